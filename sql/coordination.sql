@@ -428,6 +428,19 @@ CREATE INDEX IF NOT EXISTS grants_of_parent ON grants (scope_id, repository_id, 
 
 CREATE INDEX IF NOT EXISTS grants_by_end ON grants (scope_id, repository_id, until_ms) WHERE until_ms IS NOT NULL;
 
+-- What was done by grants with rates and limits on open items: a row for each use, as long as it counts. It is deleted
+-- with its grant.
+CREATE TABLE IF NOT EXISTS grant_usage (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    grant_id      TEXT    NOT NULL,
+    capability    INTEGER NOT NULL,      -- its place in the grant, from 0
+    kind          TEXT    NOT NULL,      -- of the item: job, take, lock, message, or act, which is never open
+    item          TEXT    NOT NULL,
+    used_ms       INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, grant_id, capability, kind, item)
+) WITHOUT ROWID;
+
 -- Nodes that the owner has admitted: in a strict mesh, only these join. Older nodes do not check it.
 CREATE TABLE IF NOT EXISTS admitted_nodes (
     scope_id      TEXT NOT NULL,

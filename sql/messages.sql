@@ -2,6 +2,8 @@
 --
 -- A part stands for its text wherever it is named in capitals.
 
+-- from grants: GRANTED
+
 -- part: WRITTEN
 -- The columns that the sender wrote, and signed.
 message_uuid, sender_agent, receiver_agent, msg_type, payload, priority, thread_id, correlation_id, reply_to,
@@ -39,9 +41,13 @@ CAST(json_array(
 length(CAST(message_uuid AS BLOB)) = 26 AND message_uuid NOT GLOB '*[^0-9A-Z]*'
 
 -- name: send
--- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message.
+-- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message. Without
+-- a grant where one is needed there is no answer.
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered)
-SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1) FROM json_each(?1) WHERE true
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1) FROM json_each(?1)
+WHERE (SELECT GRANTED FROM (
+    SELECT ?2 AS scope, ?3 AS repository, value ->> 'sender_agent' AS agent, value ->> 'sender_node' AS node,
+        value ->> 'grant' AS by_grant))
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 
@@ -49,7 +55,8 @@ RETURNING message_uuid, message_uuid
 -- The same for a single message, as a request by itself.
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered)
 SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO, ?24
-WHERE IS_CURRENT
+WHERE IS_CURRENT AND (SELECT GRANTED FROM (
+    SELECT ?1 AS scope, ?2 AS repository, ?8 AS agent, ?20 AS node, ?25 AS by_grant))
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
 RETURNING message_uuid, message_uuid
 

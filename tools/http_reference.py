@@ -25,7 +25,7 @@ def table() -> str:
     """Return the operations, noun by noun."""
     lines: list[str] = []
     for noun, operations in groupby(OPERATIONS, key=lambda each: each.noun):
-        lines += ["", f"### {noun}", "", "| | asks for | |", "| --- | --- | --- |"]
+        lines += ["", f"### {noun}", "", "| | asks for | | an agent needs |", "| --- | --- | --- | --- |"]
         lines += map(_row, operations)
     return "\n".join((*lines, "", ""))
 
@@ -35,8 +35,10 @@ def _row(operation: Operation) -> str:
     if operation.body is not None:
         fields = operation.body.model_fields.items()
         asked += [f"**`{name}`**" if field.is_required() else f"`{name}`" for name, field in fields]
-    needs = "" if operation.scope == "read" else " ✎"
-    return f"| `{operation.method} {operation.path}`{needs} | {', '.join(asked)} | {operation.summary} |"
+    mark = "" if operation.scope == "read" else " ✎"
+    needs = " or ".join(f"`{word}`" for word in operation.need.words)
+    path = f"`{operation.method} {operation.path}`{mark}"
+    return f"| {path} | {', '.join(asked)} | {operation.summary} | {needs} |"
 
 
 def page() -> str:

@@ -136,7 +136,7 @@ async def _store_unreadable(context: WorkloadContext, number: int) -> None:
     )
     signature = mesh.identity.key.sign(message.signed_text(*mesh.store.mesh_id))
     with suppress(MeshError):
-        await mesh.store.write(send_script(message._replace(signature=signature)))
+        await mesh.store.write(send_script(message._replace(signature=signature), None))
 
 
 async def _broadcast(context: WorkloadContext) -> None:

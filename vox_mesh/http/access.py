@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -11,10 +12,14 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from vox_mesh.http.connections import AgentPeer, agent_peer, is_own_user
+from vox_mesh.http.principals.authenticator import AgentAuthenticator, ProvenAgent
+from vox_mesh.http.principals.refusals import operation_of
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.relay.keys import RelayKeys
+from vox_mesh.model.principals.request_signature import RequestSignature
 from vox_mesh.model.rhythm.window_keys import MARK, WindowKeyFault
 from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.grants.known_agents import KnownAgents
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +49,13 @@ class Credential(NamedTuple):
     """The code and the detail of the problem if it does not allow a request."""
 
     agent: str | None = None
-    """The agent that it is of; `None` for the node's own user and the tokens, who may name any agent."""
+    """The agent that has proved who it is; `None` for the owner's side: the node's user and the tokens."""
+
+    signature: RequestSignature | None = None
+    """With which the agent has signed the request."""
+
+    may_name_agents: bool = True
+    """Whether it may say for which agent it acts."""
 
     @property
     def is_redacted(self) -> bool:
@@ -54,12 +65,21 @@ class Credential(NamedTuple):
 
 _LOCAL: Final = Credential("local user", frozenset(Scope))
 _TOKEN: Final = Credential("token", frozenset(Scope))
+_STRICT_TOKEN: Final = Credential(
+    "token",
+    frozenset(Scope) - {Scope.WRITE},
+    ("strict_mode", "the shared token writes nothing while the mesh is strict"),
+    may_name_agents=False,
+)
 _READ_TOKEN: Final = Credential(
     "read token", frozenset({Scope.READ, Scope.METRICS}), ("read_only", "token is read-only")
 )
 _METRICS_TOKEN: Final = Credential(
     "metrics token", frozenset({Scope.METRICS}), ("metrics_only", "token can read metrics only")
 )
+_SURFACES: Final = ("/mcp", "/v1/hooks")
+"""Where tokens of agents are accepted: these paths, and all below them."""
+
 _RELAY_KEY: Final = Credential(
     "relay key",
     frozenset({Scope.RELAY}),
@@ -67,10 +87,10 @@ _RELAY_KEY: Final = Credential(
 )
 
 
-def credential_of(agent: str) -> Credential:
+def credential_of(agent: str, signature: RequestSignature | None = None) -> Credential:
     """Return the credential of an agent, which acts in its own name only."""
     refusal = ("agent_only", f"agent {agent} can neither relay messages nor read metrics")
-    return Credential(f"agent {agent}", frozenset({Scope.READ, Scope.WRITE}), refusal, agent)
+    return Credential(f"agent {agent}", frozenset({Scope.READ, Scope.WRITE}), refusal, agent, signature)
 
 
 class Access:
@@ -82,32 +102,71 @@ class Access:
         read_token: str | None = None,
         relay_keys: RelayKeys | None = None,
         metrics_token: str | None = None,
+        agents: AgentAuthenticator | None = None,
     ) -> None:
+        """`agents`: without it, no agent can prove who it is."""
         known = ((token, _TOKEN), (read_token, _READ_TOKEN), (metrics_token, _METRICS_TOKEN))
         self._tokens = [(text.encode(), credential) for text, credential in known if text is not None]
         self._relay_keys = relay_keys
+        self.agents = agents
         self._log_throttled = ThrottledLogger(_log)
 
     def check(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
-        """Return the credential of a request, or raise 401 or 403 unless it has this permission."""
-        credential = self._authenticate(request)
-        if scope not in credential.scopes:
-            code, detail = credential.refusal
-            raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
-        return credential
+        """Return the credential of a request, or raise 401 or 403 unless it has this permission.
+
+        Those of agents are not accepted.
+        """
+        return _permitted(self._authenticate(request), scope)
+
+    async def identify(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
+        """Return the credential of a request, also one that an agent proves, as `check` does."""
+        if self.agents is None:
+            return self.check(request, scope)
+        proven = await self.agents.authenticate(request, _bearer(request) or "")
+        if proven is None or agent_peer(request) is not None:
+            credential = self._authenticate(request)
+            if credential is _TOKEN and await self.agents.is_strict():
+                credential = _STRICT_TOKEN
+        else:
+            credential = credential_of(proven.agent, proven.signature)
+        if proven is not None:
+            self._check_proven(request, proven, credential)
+        if credential.agent is not None:
+            await self.agents.known.refresh()
+        return _permitted(credential, scope)
+
+    def _check_proven(self, request: web.Request, proven: ProvenAgent, credential: Credential) -> None:
+        """Raise 403 if a user connects who is another agent, or a token is used where none is accepted."""
+        if credential.agent != proven.agent:
+            code, detail = "not_your_name", f"the user who connects is {credential.agent}"
+        elif proven.is_of_surface and not _is_surface(request):
+            code, detail = "token_of_surface", "token of an agent is accepted under /mcp and /v1/hooks only"
+        else:
+            return
+        self.note_refusal(credential, request, code)
+        raise Problem(HTTPStatus.FORBIDDEN, code, detail, "sign the request, or use a bearer")
+
+    def check_grant(self, credential: Credential, check: Callable[[KnownAgents, str], None]) -> None:
+        """Call `check` with what is known about agents, and the agent, if the credential is of one."""
+        if credential.agent is not None and self.agents is not None:
+            check(self.agents.known, credential.agent)
+
+    def note_refusal(self, credential: Credential, request: web.Request, reason: str) -> None:
+        """Record that an agent was refused; refusals of the owner's side are not recorded."""
+        if credential.agent is not None and self.agents is not None:
+            self.agents.refusals.note(credential.agent, operation_of(request), reason)
 
     def _authenticate(self, request: web.Request) -> Credential:
         """Return the credential of a request. Tokens are compared in constant time."""
         peer = agent_peer(request)
         if peer is not None:  # whatever else the request says
             return self._credential_of_peer(peer, request)
-        header = request.headers.get("Authorization")
-        if header is None and is_own_user(request):
+        if "Authorization" not in request.headers and is_own_user(request):
             _refuse_forwarded(request)
             return _LOCAL
-        header = header or ""
-        is_bearer = header[: len(_BEARER)].lower() == _BEARER
-        given = header[len(_BEARER) :].encode(errors="surrogateescape") if is_bearer else b""
+        text = _bearer(request)
+        is_bearer = text is not None
+        given = (text or "").encode(errors="surrogateescape")
         found = [credential for token, credential in self._tokens if hmac.compare_digest(given, token)]
         if found:
             return found[0]
@@ -137,6 +196,25 @@ class Access:
         return Problem(
             HTTPStatus.UNAUTHORIZED, code, detail, "set VOX_MESH_TOKEN to the same value on all nodes"
         )
+
+
+def _bearer(request: web.Request) -> str | None:
+    """Return the token in the header, or `None` if there is none."""
+    header = request.headers.get("Authorization", "")
+    return header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else None
+
+
+def _permitted(credential: Credential, scope: Scope) -> Credential:
+    if scope not in credential.scopes:
+        code, detail = credential.refusal
+        raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
+    return credential
+
+
+def _is_surface(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    path = "" if resource is None else resource.canonical
+    return any(path == each or path.startswith(f"{each}/") for each in _SURFACES)
 
 
 _KEY_PROBLEMS: Final = {

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from vox_mesh.errors import MeshError, StoreClosed
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.connections import mark_active, wait_until_lost
+from vox_mesh.http.principals.needs import READS
 from vox_mesh.http.problems import Problem
 from vox_mesh.http.redaction import redacted_json
 from vox_mesh.model.nodes.agent_state import AgentState
@@ -104,8 +106,10 @@ class EventStream:
             stream.cancel()
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
-        credential = self._access.check(request, Scope.READ)
-        encode = _redacted_event if credential.is_redacted else _event
+        credential = await self._access.identify(request, Scope.READ)
+        self._access.check_grant(credential, partial(READS.check, inputs={}))
+        is_redacted = credential.is_redacted or credential.agent is not None
+        encode = _redacted_event if is_redacted else _event
         last_seen_id, topics = _last_id(request), _topics(request)
         if self._is_closed:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "node is shutting down")

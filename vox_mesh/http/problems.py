@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
@@ -27,6 +28,7 @@ from vox_mesh.errors import (
     DatabaseUnavailable,
     JobNotSucceeded,
     KeyRefused,
+    LimitReached,
     LockHeld,
     LockLost,
     MergeClash,
@@ -71,6 +73,7 @@ _STATUS: Final = (
     ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
     ((ApprovalPending, NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
+    ((LimitReached,), HTTPStatus.TOO_MANY_REQUESTS),
     (
         (
             *(AlreadyResolved, ArtifactDamaged, ArtifactNotKept, ConstraintFailed, Contended, LockHeld),
@@ -99,7 +102,10 @@ _STATUS: Final = (
     ),
 )
 _NOT_ALLOWED: Final = frozenset(
-    {"not_the_owner", "not_the_coordinator", NotGranted.code, ApprovalNeeded.code}
+    (
+        *("not_the_owner", "not_the_coordinator", "own_request", "not_an_approver"),
+        *(NotGranted.code, ApprovalNeeded.code),
+    )
 )
 """Refusal reasons that concern the caller's permissions, not the state."""
 
@@ -132,7 +138,8 @@ class Problem(Exception):
             status=self.status, body=orjson.dumps(document), headers={"Content-Type": CONTENT_TYPE}
         )
         if self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            response.headers["Retry-After"] = str(RETRY_AFTER_S)
+            retry_in_s = self.more.get("retry_in_s", RETRY_AFTER_S)
+            response.headers["Retry-After"] = str(math.ceil(retry_in_s))
         if self.status == HTTPStatus.UNAUTHORIZED:
             response.headers["WWW-Authenticate"] = "Bearer"
         return response
@@ -149,6 +156,8 @@ def problem_of(error: MeshError) -> Problem:
         more["reason"] = error.reason
         if error.reason in _NOT_ALLOWED:
             status = HTTPStatus.FORBIDDEN
+    if isinstance(error, LimitReached) and error.retry_in_s is not None:
+        more["retry_in_s"] = error.retry_in_s
     if isinstance(error, BadDocument):
         more["faults"] = error.faults
     if isinstance(error, ApprovalPending):

@@ -33,6 +33,11 @@ async def body_of(request: web.Request, read_s: float = READ_S) -> bytes:
         )
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_encoding", "body must not be encoded")
+    return await read_whole(request, read_s)
+
+
+async def read_whole(request: web.Request, read_s: float = READ_S) -> bytes:
+    """Return the bytes of the body, of any type; raise the problem if it is too large, slow or incomplete."""
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise _too_large()
     try:

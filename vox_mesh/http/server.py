@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
-from vox_mesh.errors import BadSettings
+from vox_mesh.errors import BadSettings, MeshError
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.admission import Admission
@@ -18,6 +20,8 @@ from vox_mesh.http.limits import Quotas, RefusalBrake
 from vox_mesh.http.local_socket import LocalSocket
 from vox_mesh.http.metrics.collector import Measured
 from vox_mesh.http.metrics.endpoint import Metrics
+from vox_mesh.http.principals.authenticator import AgentAuthenticator
+from vox_mesh.http.principals.refusals import RefusalLog
 from vox_mesh.http.relay.client import HttpRelayClient
 from vox_mesh.http.relay.endpoint import Delivery
 from vox_mesh.http.relay.keys import RelayKeys
@@ -25,7 +29,9 @@ from vox_mesh.http.service import Service
 from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
 from vox_mesh.messages.relay_outbound import Outbox
 from vox_mesh.model.base.shared_tokens import token_id
+from vox_mesh.model.principals.request_signature import Audience
 from vox_mesh.nodes.home_token import load_or_create_token
+from vox_mesh.oplog.refusals import record_refusals
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings
 from vox_mesh.store.slots import folder_of_slot
@@ -48,7 +54,8 @@ class NodeServer:
             settings.control_addr, settings.bind, has_token=settings.token is not None
         )
         keys = relay_keys_of(mesh, tokens.full)
-        access = Access(tokens.full, tokens.read, keys, tokens.metrics)
+        self._agents = agents_of(mesh)
+        access = Access(tokens.full, tokens.read, keys, tokens.metrics, self._agents)
         self.token_id = token_id(tokens.full, *store.mesh_id)
         """The public name of the token: nodes that announce the same one can relay to each other."""
 
@@ -95,6 +102,8 @@ class NodeServer:
 
     async def start(self) -> str:
         """Start to listen; return the announced address."""
+        with suppress(MeshError):  # then the first request of an agent reads it
+            await self._agents.known.refresh()
         return await self.service.start()
 
     def end_waiting(self) -> None:
@@ -109,6 +118,19 @@ class NodeServer:
         finally:
             self.end_waiting()
             await self.service.stop()
+            await self._agents.refusals.close()
+
+
+def agents_of(mesh: MeshServices) -> AgentAuthenticator:
+    """Return what authenticates the agents of a mesh."""
+    scope_id, repository_id, _ = mesh.store.writer_id
+    return AgentAuthenticator(
+        Audience(scope_id, repository_id, mesh.identity.node_id),
+        mesh.principals.known,
+        RefusalLog(partial(record_refusals, mesh.store)),
+        mesh.principals.bearers,
+        now_ms=lambda: mesh.clock.now_ms,
+    )
 
 
 def relay_keys_of(mesh: MeshServices, token: str) -> RelayKeys:

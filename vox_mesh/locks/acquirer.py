@@ -30,12 +30,12 @@ from vox_mesh.errors import (
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, PatternRegistry
 from vox_mesh.locks.scripts import (
-    OF_MESH,
     LockRequest,
     QueueResult,
     fast_release_script,
     held_guard,
     held_values,
+    moved_usage,
     release_script,
     sql_for_mode,
 )
@@ -83,7 +83,7 @@ class LockAcquirer:
 
     async def _acquire_fast(self, request: LockRequest, *, wait: float) -> Lock | None:
         """Take one key that no other request contends for. Return `None` if the request has to queue."""
-        compared_up_to = self._compared_up_to(request)
+        compared_up_to = None if request.usage else self._compared_up_to(request)
         if compared_up_to is None or (wait > 0 and self._queue.first_for(request.keys) is not None):
             return None
         sent_at = self._monotonic()
@@ -125,7 +125,7 @@ class LockAcquirer:
 
     async def _join_behind(self, request: LockRequest) -> int | None:
         """Join the queue behind other waiters of this process, if there are any. Return the ticket."""
-        compared_up_to = self._compared_up_to(request)
+        compared_up_to = None if request.usage else self._compared_up_to(request)
         if compared_up_to is None or self._queue.first_for(request.keys) is None:
             return None
         await asyncio.sleep(0)  # the waiter just served goes first; this one joins the next batch
@@ -160,6 +160,8 @@ class LockAcquirer:
             try:
                 outcome = await self._store.write(script)
             except Refused as refused:
+                if refused.reason == LockHeld.code:
+                    return QueueResult(None, None)
                 if refused.reason != PATTERNS_CHANGED:
                     raise
                 await self._patterns.learn(request.keys)
@@ -177,11 +179,12 @@ class LockAcquirer:
             compared_up_to=self._compared_up_to(request),
             ticket=ticket,
             can_wait=can_wait,
+            must_be_granted=bool(request.usage) and not can_wait,  # what fails is not counted
         )
 
     # --- upgrade ---------------------------------------------------------------------------------
 
-    async def convert(self, lock: Lock, *, is_shared: bool) -> Lock:
+    async def convert(self, lock: Lock, *, is_shared: bool, grant: str | None) -> Lock:
         """Turn a lock into a shared or an exclusive one with a new token, without releasing it in between.
 
         Raises `LockHeld` if others share it, and `StaleFence` if it is no longer held.
@@ -194,7 +197,7 @@ class LockAcquirer:
             holder_agent=lock.holder_agent,
             is_shared=is_shared,
             ttl=lock.ttl,
-            grant=OF_MESH,  # it is held already
+            grant=grant,
         )
         sent_at = self._monotonic()
         try:
@@ -221,7 +224,7 @@ class LockAcquirer:
         release = Statement(sql_for_mode("release", is_shared=lock.is_shared), held_values(self._mesh, lock))
         take = request.queued_script(
             self._mesh,
-            (held_guard(self._mesh, lock), release),
+            (held_guard(self._mesh, lock), release, moved_usage(self._mesh, lock, request)),
             compared_up_to=None,
             ticket=0,  # before all waiters: a holder need not go to the end of the queue
             can_wait=False,

@@ -93,6 +93,8 @@ class LockRequest:
     request_id: str = field(default_factory=new_key)
     grant: str | None = None
     """The grant by which the agent asks; `OF_MESH` if the mesh itself does."""
+    usage: Sequence[Statement] = ()
+    """What counts the request against the limits of its grant: in the script by which it joins the queue."""
 
     @classmethod
     def checked(
@@ -122,6 +124,11 @@ class LockRequest:
     def is_simple(self) -> bool:
         """Return whether it is for one exclusive key: only such a request can be served the fast way."""
         return len(self.keys) == 1 and not self.is_shared
+
+    @property
+    def item_id(self) -> str:
+        """Return by what the request and its lock are counted as open."""
+        return item_id(self.request_id, self.keys)
 
     def to_lock(
         self, *, fence_token: int, expires_at: str, sent_at: float, left_s: float | None = None
@@ -208,7 +215,8 @@ class LockRequest:
         )
         leave = () if can_wait else (Statement(_SQL["leave_queue"], (*mesh, self.request_id)),)
         return Script(
-            *self._grant_guards(mesh),
+            *_grant_guards(mesh, self.holder_agent, self.holder_node, self.grant),
+            *(self.usage if ticket is None else ()),
             *preface,
             Statement(_SQL["raise_generation"], mesh),
             Statement(_SQL["mark_contended"], (*mesh, keys)),
@@ -263,12 +271,6 @@ class LockRequest:
             Script(leave, repeatable=True),
         )
 
-    def _grant_guards(self, mesh: Mesh) -> Sequence[Statement]:
-        """Return the guard that the agent may take locks by its grant; none if the mesh itself asks."""
-        if self.grant == OF_MESH:
-            return ()
-        return (grant_guard(mesh, self.holder_agent, self.holder_node, self.grant),)
-
     def _granted_guard(self, mesh: Mesh) -> Statement:
         sql = _sql_on_table("refuse_unless_granted", is_shared=self.is_shared)
         return Statement(sql, (*mesh, self.request_id, json(self.keys)), refusal=LockHeld.code)
@@ -283,6 +285,11 @@ class LockRequest:
             *_uncontend_statements(mesh, keys, deletes_free=True),
             repeatable=True,
         )
+
+
+def _grant_guards(mesh: Mesh, agent: str, node: str, grant: str | None) -> Sequence[Statement]:
+    """Return the guard that an agent may hold locks by its grant; none if the mesh itself does."""
+    return () if grant == OF_MESH else (grant_guard(mesh, agent, node, grant),)
 
 
 def _uncontend_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:
@@ -309,18 +316,38 @@ def release_script(mesh: Mesh, lock: Lock) -> Script:
     return Script(answer=Answer(sql, held_values(mesh, lock), ("lock_key",)), repeatable=True)
 
 
-def renew_script(mesh: Mesh, lock: Lock, *, ttl: float) -> Script:
-    """Return the script that renews a held lock for `ttl` seconds; it answers with its new expiry."""
+def renew_script(mesh: Mesh, lock: Lock, *, ttl: float, grant: str | None) -> Script:
+    """Return the script that renews a held lock for `ttl` seconds; it answers with its new expiry.
+
+    `grant`: by which its agent goes on holding it.
+    """
     held = held_values(mesh, lock)
     renew = Statement(sql_for_mode("renew", is_shared=lock.is_shared), (*held, modifier(ttl)))
+    guards = _grant_guards(mesh, lock.holder_agent, lock.holder_node, grant)
     return Script(
-        held_guard(mesh, lock), renew, answer=Answer(_SQL["expiry"], held, ("expires_at",)), repeatable=True
+        *guards,
+        held_guard(mesh, lock),
+        renew,
+        answer=Answer(_SQL["expiry"], held, ("expires_at",)),
+        repeatable=True,
     )
 
 
 def held_guard(mesh: Mesh, lock: Lock) -> Statement:
     """Return a guard that lets a script run only while this lock is held, by token and request."""
     return Statement(_SQL["refuse_unless_held"], held_values(mesh, lock), refusal=StaleFence.code)
+
+
+def moved_usage(mesh: Mesh, lock: Lock, request: LockRequest) -> Statement:
+    """Return the statement that counts a converted lock under its new request, if its grant has limits."""
+    return Statement(
+        named("grant_usage")["move_lock"], (*mesh, item_id(lock.request_id, lock.keys), request.item_id)
+    )
+
+
+def item_id(request_id: str, keys: Sequence[str]) -> str:
+    """Return by what a request and its lock are counted as open."""
+    return f"{request_id} {keys[0]}"
 
 
 def held_values(mesh: Mesh, lock: Lock) -> tuple[Value, ...]:

@@ -12,6 +12,7 @@ from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.messages.records import MESH_AGENT, Message
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import OF_MESH
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 
@@ -95,6 +96,7 @@ class MessageMaintenance:
             message.sender_agent,
             notice,
             sender=MESH_AGENT,
+            permit=OF_MESH,
             msg_type=OVERDUE,
             thread=message.thread,
             reply_to=message.message_uuid,

@@ -21,7 +21,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, DatabaseUnavailable
+from vox_mesh.messages.acts import sending_acts
 from vox_mesh.messages.claims import (
     LEASE_S,
     MAX_CLAIMED,
@@ -66,8 +67,10 @@ from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.observability.log_context import message_scope
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
@@ -89,6 +92,7 @@ class Messages:
         dependencies: Dependencies,
         agent: str | None,
         trusted_keys: TrustedKeys,
+        permits: Permits,
         *,
         on_agent: Callable[[str, str], None],
     ) -> None:
@@ -102,11 +106,12 @@ class Messages:
         self._monotonic = monotonic
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._consumers: list[Consumer] = []
-        self.queries = MessageQueries(store, clock)
+        self._permits = permits
+        self.queries = MessageQueries(store, clock, permits)
         self.verifier = SenderVerifier(store, trusted_keys, monotonic)
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
-        self._sender = MessageSender(store, writer, self.relay_buffer)
+        self._sender = MessageSender(store, writer, self.relay_buffer, permits)
         self._claims = Claims(store, writer, clock, self.verifier, monotonic)
         self.stats = self._claims.stats
         self._inboxes = LocalInboxes(
@@ -151,6 +156,7 @@ class Messages:
         timeout: Duration | None = None,
         statements: MakeStatements | None = None,
         ordered: bool = False,
+        permit: Permit | None = None,
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
 
@@ -161,6 +167,9 @@ class Messages:
 
         Messages to an agent are received in order. Messages to a role are received in parallel, unless they
         are `ordered`: then the next one of the sender comes when the last was settled.
+
+        `permit`: for what the mesh itself sends; by default the sender's grant is looked for, if it needs
+        one.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
@@ -170,6 +179,11 @@ class Messages:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
         if sender != MESH_AGENT:
             self._on_agent(sender, "send")
+        elif permit is None:
+            raise BadValue(
+                f"sender must not be {MESH_AGENT!r}: only the mesh itself sends in this name",
+                hint="pass the agent's id",
+            )
         await self.queries.learn_time()
         now_ms = self._clock.now_ms
         own = self._writer.identity  # loaded first: the clock ticks in its name
@@ -196,7 +210,9 @@ class Messages:
                 is_ordered=int(ordered or not to.startswith(ROLE)),
             )
             timeout_s = seconds_or_none("timeout", timeout)
-            return await self._sender.send(unsigned, route=route, timeout=timeout_s, statements=statements)
+            return await self._sender.send(
+                unsigned, route=route, timeout=timeout_s, statements=statements, permit=permit
+            )
 
     async def send_routed(self, to: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
         """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""
@@ -205,7 +221,7 @@ class Messages:
     async def broadcast(self, body: Any, **options: Any) -> list[Message]:
         """Send to all agents that received within a week or are live, except the sender.
 
-        Each gets a message of its own; they share one correlation.
+        Each gets a message of its own; they share one correlation. An agent needs a grant to send to all.
         """
         if "key" in options:
             raise BadValue(
@@ -213,6 +229,7 @@ class Messages:
                 hint="send to each agent under a key of its own",
             )
         sender = self.agent_or_default(options.pop("sender", None))
+        await self._permits.permit(sender, lambda: sending_acts(EVERYONE))
         now_ms = self._clock.now_ms
         values = (*self._store.mesh_id, now_ms - _BROADCAST_WINDOW_MS, now_ms, DEAD_AFTER_TICKS)
         agents = [row[0] for row in await self._store.read(sql("recent_agents"), values)]
@@ -368,6 +385,8 @@ class Messages:
         Raises `NotHolder` if it was relayed: then only the node that received it knows the claim.
         """
         message = (await self.queries.get(beginning))._replace(claim_owner=claim_owner)
+        if not message.receiver_agent.startswith(ROLE):
+            refuse_unless_own(f"message {message.message_uuid}", message.receiver_agent)
         if is_relayed(message):
             raise self.stats.refuse(message)
         return message
@@ -416,8 +435,16 @@ class Messages:
         return self._sender.outbox is not None
 
     async def store_relayed(self, message: Message) -> None:
-        """Store a relayed message that the sender's node could not store itself."""
-        await self._sender.store(message, None)
+        """Store a relayed message that the sender's node could not store itself.
+
+        Raises `NotGranted` if its sender may not send it, and `DatabaseUnavailable` if that can't be decided.
+        """
+        outcome = await self._sender.store_relayed(message)
+        if outcome.spooled and self._permits.are_in_use:
+            raise DatabaseUnavailable(
+                f"relayed message {message.message_uuid} not taken in: its sender's grant can't be checked",
+                hint="it is delivered when the database is back",
+            )
 
     async def announce(self, names: Sequence[str] | None = None) -> None:
         """Record that these inboxes, by default all with a consumer here, are received on this node."""

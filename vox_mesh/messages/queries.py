@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
+from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages.records import Message, checked_thread
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import ask_time
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.store import Store
 
 _NOT_DEAD: Final = "not_dead"
@@ -34,8 +36,9 @@ class MessageThread:
 class MessageQueries:
     """List and find messages in any state, without claiming them."""
 
-    def __init__(self, store: Store, clock: MeshClock) -> None:
+    def __init__(self, store: Store, clock: MeshClock, permits: Permits) -> None:
         self._store = store
+        self._permits = permits
         self._mesh = store.mesh_id
         self._clock = clock
 
@@ -120,15 +123,20 @@ class MessageQueries:
         return int((await self._store.read(sql("count_open"), (*self._mesh, limit))).value or 0)
 
     async def retry(self, message_uuid: str) -> None:
-        """Redeliver a dead letter as if it had never been tried; raise `NotKnown` if it is not one."""
+        """Redeliver a dead letter as if it had never been tried; raise `NotKnown` if it is not one.
+
+        For the agent that acts, this is sending it.
+        """
         values = (*self._mesh, message_uuid)
+        message = await self.get(message_uuid)
+
+        def retry(permit: Permit) -> Awaitable[Outcome]:
+            guards = permit.using(lambda: sending_uses(message)).guards
+            is_dead = Statement(sql("refuse_unless_dead"), values, refusal=_NOT_DEAD)
+            return self._store.write(Script(*guards, is_dead, Statement(sql("retry"), values)))
+
         try:
-            await self._store.write(
-                Script(
-                    Statement(sql("refuse_unless_dead"), values, refusal=_NOT_DEAD),
-                    Statement(sql("retry"), values),
-                )
-            )
+            await self._permits.attempt(lambda: sending_acts(message.receiver_agent), retry, is_logged=False)
         except Refused as refused:
             if refused.reason != _NOT_DEAD:
                 raise

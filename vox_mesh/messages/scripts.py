@@ -17,6 +17,9 @@ Mesh = tuple[str, str]
 
 _SQL: Final = named("messages")
 _RECORD: Final = ("record",)
+OF_MESH_GRANT: Final = ""
+"""Stands for a grant where none is needed, since the mesh itself acts or the grant was checked."""
+
 _LEASES_SINCE_VERSION: Final = 11
 """The schema version since which nodes respect inbox leases."""
 
@@ -38,7 +41,8 @@ _SEND: Final = Shape(
     subject=_message_id,
     repeatable=True,
     single_statement=sql("send_one"),
-    single_statement_values=(*WIRE_FIELDS, "is_ordered"),
+    single_statement_values=(*WIRE_FIELDS, "is_ordered", "grant"),
+    must_answer=True,
 )
 _ACK: Final = Shape(
     "messages.ack",
@@ -65,20 +69,23 @@ def json(values: Iterable[object]) -> str:
     return orjson.dumps(list(values)).decode()
 
 
-def send_script(message: Message) -> Script:
-    """Return the script that stores a message; no rows if its id is taken, or we are superseded."""
-    return Script.of(_SEND, _stored_values(message), appendable=True)
+def send_script(message: Message, grant: str | None) -> Script:
+    """Return the script that stores a message by a grant.
+
+    It has no rows if the grant is not in force, the message's id is taken, or we are superseded.
+    """
+    return Script.of(_SEND, _stored_values(message, grant), appendable=True)
 
 
 def send_guarded(mesh: Mesh, message: Message, *before: Statement) -> Script:
     """Return the script that stores a message after statements that may refuse it."""
-    answer = Answer(sql("send"), (json([_stored_values(message)]), *mesh), ("message_uuid", "stored"))
+    answer = Answer(sql("send"), (json([_checked_values(message)]), *mesh), ("message_uuid", "stored"))
     return Script(*before, answer=answer, repeatable=True)
 
 
 def send_with(mesh: Mesh, message: Message, statements: Sequence[Statement]) -> Script:
     """Return the script that stores a message together with these statements, or neither."""
-    stored = Statement(sql("send"), (json([_stored_values(message)]), *mesh))
+    stored = Statement(sql("send"), (json([_checked_values(message)]), *mesh))
     guard = Statement(
         sql("refuse_unless_ours"),
         (*mesh, message.message_uuid, message.signature),
@@ -103,8 +110,13 @@ def _wire_values(message: Message) -> dict[str, str | int | None]:
     return dict(zip(WIRE_FIELDS, message, strict=False))
 
 
-def _stored_values(message: Message) -> dict[str, str | int | None]:
-    return {**_wire_values(message), "is_ordered": message.is_ordered}
+def _stored_values(message: Message, grant: str | None) -> dict[str, str | int | None]:
+    return {**_wire_values(message), "is_ordered": message.is_ordered, "grant": grant}
+
+
+def _checked_values(message: Message) -> dict[str, str | int | None]:
+    """Return the values of a message for a script whose guards have checked the grant."""
+    return _stored_values(message, OF_MESH_GRANT)
 
 
 # --- receivers -----------------------------------------------------------------------------------

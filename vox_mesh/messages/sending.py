@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from vox_mesh.errors import MessageTaken, Refused
+from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
-from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
+from vox_mesh.messages.scripts import OF_MESH_GRANT, id_taken, send_guarded, send_script, send_with, sql
 from vox_mesh.messages.signatures import Signing
-from vox_mesh.model.messages.records import Message, MessageState
+from vox_mesh.model.messages.records import MESH_AGENT, Message, MessageState
 from vox_mesh.nodes.identity import key_refused
+from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Statement
@@ -20,6 +23,9 @@ from vox_mesh.store.store import Store
 _OPLOG: Final = named("oplog")
 _KEY_REFUSED: Final = "key_refused"
 
+StoreGuarded = Callable[[Message, Sequence[Statement], float | None], Awaitable[Outcome]]
+"""Stores a message after statements that may refuse it."""
+
 MakeStatements = Callable[[Message], Sequence[Statement]]
 """Returns the statements that take effect together with a message."""
 
@@ -27,7 +33,10 @@ MakeStatements = Callable[[Message], Sequence[Statement]]
 class MessageSender:
     """Send the messages of one process."""
 
-    def __init__(self, store: Store, writer: OpLogWriter, relay_buffer: RelayBuffer) -> None:
+    def __init__(
+        self, store: Store, writer: OpLogWriter, relay_buffer: RelayBuffer, permits: Permits
+    ) -> None:
+        self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -38,21 +47,29 @@ class MessageSender:
         """Relays to other nodes; `None` if this process does not take part in the relay."""
 
     async def send(
-        self, unsigned: Message, *, route: Route, timeout: float | None, statements: MakeStatements | None
+        self,
+        unsigned: Message,
+        *,
+        route: Route,
+        timeout: float | None,
+        statements: MakeStatements | None,
+        permit: Permit | None,
     ) -> Message:
-        """Sign and store a message, and relay it unless it is a command's."""
+        """Sign and store a message, and relay it unless it is a command's.
+
+        Without a permit, that of its sender is looked for.
+        """
         identity = self._writer.identity
         message = await self.signing.sign(unsigned, identity.key)
         extra = () if statements is None else statements(message)
         if not self._is_chain_open:
             await self._open_chain(timeout)
-        if identity.is_command:
-            await self._store_for_command(message, extra, timeout)
-            return message
-        if extra:
-            outcome = await self._store_with(message, extra, timeout)
+        if permit is None:
+            outcome = await self._permitted(message, partial(self._write, message, extra, timeout))
         else:
-            outcome = await self.store(message, timeout)
+            outcome = await self._write(message, extra, timeout, permit)
+        if identity.is_command:
+            return message
         if self.outbox is not None:
             self.outbox.offer(message, stored=not outcome.spooled, route=route)
         else:
@@ -74,20 +91,47 @@ class MessageSender:
         values = (*self._mesh, identity.node_id, identity.chain)
         return bool(await self._store.read(_OPLOG["is_open"], values, fresh=True, timeout=timeout))
 
-    async def store(self, message: Message, timeout: float | None) -> Outcome:
-        """Store a signed message; it is spooled while the database is unreachable."""
-        outcome = await self._store.write(send_script(message), timeout=timeout)
+    async def store_relayed(self, message: Message) -> Outcome:
+        """Store a message that the node of its sender could not store itself."""
+        if message.sender_agent == MESH_AGENT:
+            return await self._write(message, (), None, OF_MESH)
+
+        async def store(permit: Permit) -> Outcome:
+            return await self._write(message, (), None, permit._replace(node_id=message.sender_node))
+
+        return await self._permitted(message, store)
+
+    async def _permitted(self, message: Message, store: Callable[[Permit], Awaitable[Outcome]]) -> Outcome:
+        """Store a message by the permit of its sender, which is looked for if the message is refused."""
+        return await self._permits.attempt(
+            lambda: sending_acts(message.receiver_agent), store, agent=message.sender_agent, is_logged=False
+        )
+
+    async def _write(
+        self, message: Message, extra: Sequence[Statement], timeout: float | None, permit: Permit
+    ) -> Outcome:
+        permit = permit.using(lambda: sending_uses(message))
+        is_command = self._writer.identity.is_command
+        if extra or permit.usage or is_command:
+            statements = (*permit.guards, *extra)
+            store = self._store_with if extra else self._store_guarded
+            if is_command:
+                return await self._store_for_command(message, statements, timeout, store)
+            return await store(message, statements, timeout)
+        grant = OF_MESH_GRANT if permit.mesh is None else permit.grant_id
+        outcome = await self._store.write(send_script(message, grant), timeout=timeout)
         if not outcome.rows and not outcome.spooled:
-            # Another message has its id, or this process was superseded: this raises which.
-            await self._store_guarded(message, (), timeout)
+            # It has no grant, another message has its id, or this process was superseded: this raises which.
+            await self._store_guarded(message, permit.guards, timeout)
         return outcome
 
     async def _store_guarded(
         self, message: Message, guards: Sequence[Statement], timeout: float | None
-    ) -> None:
+    ) -> Outcome:
         outcome = await self._store.write(send_guarded(self._mesh, message, *guards), timeout=timeout)
         if not outcome.rows:
             raise id_taken(message)
+        return outcome
 
     async def _store_with(
         self, message: Message, statements: Sequence[Statement], timeout: float | None
@@ -101,23 +145,21 @@ class MessageSender:
             raise id_taken(message) from None
 
     async def _store_for_command(
-        self, message: Message, statements: Sequence[Statement], timeout: float | None
-    ) -> None:
+        self, message: Message, statements: Sequence[Statement], timeout: float | None, store: StoreGuarded
+    ) -> Outcome:
         """Store a command's message, if it has the key known for its node or none is known yet."""
         identity = self._writer.identity
         key, chain = identity.key.public, identity.chain
         values = (*self._mesh, identity.node_id, chain, key)
-        guards = (Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED),)
-        for may_drop_keys in (True, False):
+        guard = Statement(sql("refuse_other_key"), values, refusal=_KEY_REFUSED)
+        may_drop_keys = True
+        while True:
             try:
-                if statements:
-                    await self._store_with(message, (*guards, *statements), timeout)
-                else:
-                    await self._store_guarded(message, guards, timeout)
-                return
+                return await store(message, (guard, *statements), timeout)
             except Refused as refused:
                 if refused.reason != _KEY_REFUSED:
                     raise
                 drop = self._writer.drop_planted_keys
                 if not may_drop_keys or drop is None or not await drop(self._store.write):
                     raise key_refused(identity.node_id, key) from None
+                may_drop_keys = False

@@ -28,6 +28,7 @@ from vox_mesh.model.rhythm.promises import (
     thread_of,
     verdict,
 )
+from vox_mesh.oplog.grants.permits import OF_MESH
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
@@ -333,6 +334,7 @@ class Help:
                 thread.asker,
                 body,
                 sender=MESH_AGENT,
+                permit=OF_MESH,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
                 reply_to=thread.thread_id,

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.trusted_keys import TrustedKeys
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
+    from vox_mesh.runtime.principals import Principals
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class MeshServices(RenamedAttributes):
         """Return the nodes of the mesh."""
         from vox_mesh.nodes.nodes import Nodes
 
-        return Nodes(self.store, self.clock)
+        return Nodes(self.store, self.clock, lambda op, *effects: self.permits.write_op(op, *effects))
 
     @cached_property
     def agents(self) -> Agents:
@@ -159,7 +160,7 @@ class MeshServices(RenamedAttributes):
         """Return the roles of nodes, and the routes."""
         from vox_mesh.oplog.roles import Roles
 
-        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
+        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership, self.permits)
 
     @cached_property
     def recovery(self) -> Recovery:
@@ -197,6 +198,7 @@ class MeshServices(RenamedAttributes):
             self.trusted_keys,
             LogPast(self.store, self.ownership, self.trusted_keys),
             self._grant_log,
+            self.permits,
             self._remembered,
         )
 
@@ -216,7 +218,6 @@ class MeshServices(RenamedAttributes):
             lambda: self._grant_log,
             self.clock,
             self._writer,
-            self._dependencies.monotonic,
             must_be_strict=self._must_be_strict,
         )
         permits.ask = lambda op, needed: self.approvals.ask(op, needed)
@@ -251,14 +252,17 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.grants.grants import Grants
 
         return Grants(
-            self.store,
-            self._writer,
-            self.clock,
-            self.roles,
-            self._grant_log,
-            self.trusted_keys,
-            self._local_nodes,
+            *(self.store, self._writer, self.clock, self.roles, self._grant_log),
+            *(self.trusted_keys, self._local_nodes, self.permits),
         )
+
+    @cached_property
+    def principals(self) -> Principals:
+        """Return the agents that can prove who they are, and their bearers."""
+        from vox_mesh.runtime.principals import Principals
+
+        monotonic = self._dependencies.monotonic
+        return Principals(self._grant_log, self._writer, self.clock, lambda: self.rhythm, monotonic)
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -289,7 +293,7 @@ class MeshServices(RenamedAttributes):
         """Return the conflicts of optimistic writes."""
         from vox_mesh.occ.conflicts import Conflicts
 
-        return Conflicts(self.store, self._versions)
+        return Conflicts(self.store, self._versions, self.permits)
 
     @cached_property
     def occ(self) -> Occ:
@@ -317,6 +321,7 @@ class MeshServices(RenamedAttributes):
             self._dependencies,
             self._agent,
             self.trusted_keys,
+            self.permits,
             on_agent=self.sightings.note,
         )
 
@@ -360,6 +365,7 @@ class MeshServices(RenamedAttributes):
             self.roles,
             Artifacts(self.store, self._artifacts_folder, lambda: self.identity.node_id),
             self.rhythm,
+            self.permits,
             policy_roots=self._policy_roots,
             monotonic=self._dependencies.monotonic,
             chance=self._dependencies.chance,
@@ -391,7 +397,7 @@ class MeshServices(RenamedAttributes):
         """Return the kinds of job."""
         from vox_mesh.jobs.kinds import JobKinds
 
-        return JobKinds(self.store, self.jobs.queries)
+        return JobKinds(self.store, self.jobs.queries, self.permits)
 
     @cached_property
     def artifacts(self) -> Artifacts:
@@ -444,6 +450,7 @@ class MeshServices(RenamedAttributes):
             writer=self._writer,
             clock=self.clock,
             dependencies=self._dependencies,
+            permits=self.permits,
             agent=self._agent,
             locks=self.locks,
             messages=self.messages,
@@ -468,10 +475,15 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        await self.messages.send(agent, dict(question), sender=self.identity.node_id, msg_type="question")
+        from vox_mesh.oplog.grants.permits import OF_MESH
+
+        sender = self.identity.node_id
+        await self.messages.send(agent, dict(question), sender=sender, msg_type="question", permit=OF_MESH)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
+        from vox_mesh.oplog.grants.permits import OF_MESH
+
         if conflict.deferred_to is None:
             return
         body = {
@@ -480,6 +492,6 @@ class MeshServices(RenamedAttributes):
             "row_key": conflict.row_key,
         }
         try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict")
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=OF_MESH)
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)

@@ -252,6 +252,8 @@ class Shape:
     sent alone, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
     for the guard of the batch, and from `?7` on come the item's `single_statement_values`, of which `key` is
     one.
+
+    `must_answer`: a script without rows was refused.
     """
 
     name: str
@@ -263,6 +265,7 @@ class Shape:
     repeatable: bool = False
     single_statement: str | None = None
     single_statement_values: tuple[str, ...] = ()
+    must_answer: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):

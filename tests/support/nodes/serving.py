@@ -16,6 +16,7 @@ from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.api.api import Api
+from vox_mesh.http.server import agents_of
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
@@ -71,7 +72,8 @@ def _document(answer: httpx.Response) -> Any:
 async def serving_api(shared_mesh: SharedMesh, name: str = "ann", **more: Any) -> AsyncIterator[ServedNode]:
     """A node of this mesh, with its API and nothing else."""
     async with Mesh.open(shared_mesh.settings(name, http=False, **more)) as node:
-        api = Api(node, Access(TOKEN, READ_TOKEN))
+        agents = agents_of(node)
+        api = Api(node, Access(TOKEN, READ_TOKEN, agents=agents))
         service = Service(ListenAddress.from_settings(None, None, has_token=True), [api.add_to])
         try:
             url = await service.start()
@@ -79,3 +81,4 @@ async def serving_api(shared_mesh: SharedMesh, name: str = "ann", **more: Any) -
                 yield ServedNode(node, client, shared_mesh)
         finally:
             await service.stop()
+            await agents.refusals.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -16,10 +16,10 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import ApprovalPending, MeshError
 from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
-from vox_mesh.http.api.agents import AGENTS
+from vox_mesh.http.api.agents.agents import AGENTS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
@@ -43,10 +43,12 @@ from vox_mesh.http.api.work import WORK
 from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
-from vox_mesh.http.problems import Handler, Problem
+from vox_mesh.http.principals.digests import check_digest
+from vox_mesh.http.principals.own_names import check_headers, with_own_name
+from vox_mesh.http.problems import Handler, Problem, problem_of
 from vox_mesh.http.requests import RequestScope, body_of, read_body
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.store.acting import acting_as
+from vox_mesh.store.acting import acting_as, acting_as_principal
 from vox_mesh.store.slices import in_slices
 
 _log = logging.getLogger(__name__)
@@ -111,15 +113,32 @@ class Api:
         adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            credential = self._access.check(request, operation.scope)
-            values = {name: _check_name(adapters[name], request.match_info[name], name) for name in adapters}
-            values |= await _parse_request(operation, request)
-            await self._count(credential, operation, values.get("body"))
-            async with self._admission.place(operation.load_of(values.values()), credential):
-                with _acting(request, credential):
-                    return await self._answer(request, operation, credential, values)
+            credential = await self._access.identify(request, operation.scope)
+            with self._recorded(credential, request):
+                named = with_own_name(credential.agent, operation.own_path, {**request.match_info})
+                check_headers(credential, request.headers.getall(AGENT_HEADER, ()), AGENT_HEADER)
+                values = {name: _check_name(adapters[name], named[name], name) for name in adapters}
+                values |= await _parse_request(operation, request, credential)
+                if operation.need.is_signed and credential.signature is None:
+                    raise _signature_needed()
+                self._access.check_grant(credential, partial(operation.need.check, inputs=values))
+                await self._count(credential, operation, values.get("body"))
+                async with self._admission.place(operation.load_of(values.values()), credential):
+                    with _acting(request, credential):
+                        return await self._answer(request, operation, credential, values)
 
         return handle
+
+    @contextmanager
+    def _recorded(self, credential: Credential, request: web.Request) -> Iterator[None]:
+        """Record what an agent is refused."""
+        try:
+            yield
+        except (Problem, MeshError) as error:
+            problem = problem_of(error) if isinstance(error, MeshError) else error
+            if problem.status == HTTPStatus.FORBIDDEN and not isinstance(error, ApprovalPending):
+                self._access.note_refusal(credential, request, problem.code)
+            raise
 
     async def _answer(
         self, request: web.Request, operation: Operation, credential: Credential, values: Mapping[str, Any]
@@ -129,9 +148,10 @@ class Api:
         answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
         if isinstance(answer, JsonLines | Content):
             return await send_stream(request, answer)
-        body = None if credential.is_redacted else encoded_at_once(answer)
+        is_redacted = credential.is_redacted or (credential.agent is not None and operation.need.is_read)
+        body = None if is_redacted else encoded_at_once(answer)
         if body is None:
-            body = b"".join(await in_slices(encoded(answer, is_redacted=credential.is_redacted)))
+            body = b"".join(await in_slices(encoded(answer, is_redacted=is_redacted)))
         return _respond(request, body, operation.status, _link_to_next(request, answer))
 
     async def _count(self, credential: Credential, operation: Operation, body: Any) -> None:
@@ -150,7 +170,8 @@ class Api:
         """Return a handler for an operation of the owner: no token allows it."""
 
         async def refuse(request: web.Request) -> web.StreamResponse:
-            self._access.check(request, Scope.WRITE)
+            credential = await self._access.identify(request, Scope.WRITE)
+            self._access.note_refusal(credential, request, "owner_only")
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "owner_only",
@@ -161,7 +182,7 @@ class Api:
         return refuse
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
-        credential = self._access.check(request, Scope.READ)
+        credential = await self._access.identify(request, Scope.READ)
         async with self._admission.place(Load.READ, credential):
             if self._document is None:
                 self._document = await asyncio.to_thread(lambda: orjson.dumps(document_of(OPERATIONS)))
@@ -169,18 +190,16 @@ class Api:
 
 
 def _acting(request: web.Request, credential: Credential) -> AbstractContextManager[None]:
-    """Have the log name the agent of the credential, or else the one that a client says it acts for."""
-    agent, named = credential.agent, request.headers.get(AGENT_HEADER)
-    if agent is None:
-        return nullcontext() if named is None else acting_as(named)
-    if named not in (None, agent):
-        raise Problem(
-            HTTPStatus.FORBIDDEN,
-            "not_your_name",
-            f"{AGENT_HEADER} must be {agent}, the agent of this connection, got {named[:128]!r}",
-            f"omit the header {AGENT_HEADER}",
-        )
-    return acting_as(agent)
+    """Have the log name the agent that has proved who it is, or that the owner's side says it acts for."""
+    if credential.agent is not None:
+        return acting_as_principal(credential.agent)
+    agent = request.headers.get(AGENT_HEADER)
+    return nullcontext() if agent is None else acting_as(agent)
+
+
+def _signature_needed() -> Problem:
+    detail = "agent must sign this request with its key"
+    return Problem(HTTPStatus.FORBIDDEN, "signature_needed", detail, "sign it; no bearer or token is enough")
 
 
 def _refuse_other_methods(methods: Iterable[str]) -> Handler:
@@ -192,16 +211,20 @@ def _refuse_other_methods(methods: Iterable[str]) -> Handler:
     return refuse
 
 
-async def _parse_request(operation: Operation, request: web.Request) -> dict[str, BaseModel]:
-    """Return the validated query and body."""
+async def _parse_request(
+    operation: Operation, request: web.Request, credential: Credential
+) -> dict[str, BaseModel]:
+    """Return the validated query and body, with the name of the agent that has proved who it is."""
     inputs: dict[str, BaseModel] = {}
-    query = _parse_query(request)
+    await check_digest(request, credential.signature)
+    query = with_own_name(credential.agent, operation.own_query, _parse_query(request))
     if operation.query is not None:
         inputs["query"] = _validate(operation.query, query, "query")
     elif query:
         raise _bad_request("query", f"{next(iter(query))}: no parameters allowed")
     if operation.body is not None:
-        document = await read_body(await body_of(request))
+        given = await read_body(await body_of(request))
+        document = with_own_name(credential.agent, operation.own_body, given)
         inputs["body"] = _validate(operation.body, _convert_whole_numbers(document), "body", strict=True)
     return inputs
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from vox_mesh.errors import BadValue
-from vox_mesh.http.api.operations import AgentName, Operations, RequestModel, Text
+from vox_mesh.http.api.operations import Operations, RequestModel, Text
+from vox_mesh.http.principals.own_names import OwnAgent
+from vox_mesh.model.grants.capability import SEND
 from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.promises import MAX_HELP_BEATS, MAX_ON_FAIL, MAX_REASON, HelpThread
 from vox_mesh.runtime.services import MeshServices
@@ -27,7 +29,7 @@ class HelpRequest(RequestModel):
 
     to: Text
     body: Any
-    agent: AgentName | None = None
+    agent: OwnAgent | None = None
     within_beats: _Beats | None = None
     task: Annotated[str, Field(max_length=MAX_TASK)] = ""
 
@@ -39,24 +41,24 @@ class PromiseRequest(RequestModel):
     fail_after_beats: _Beats | None = None
     confidence: Annotated[float, Field(ge=0, le=1)] = 1.0
     on_fail: Annotated[str, Field(max_length=MAX_ON_FAIL)] = ""
-    agent: AgentName | None = None
+    agent: OwnAgent | None = None
 
 
 class AnswerRequest(RequestModel):
     """An answer to a request for help."""
 
     body: Any
-    agent: AgentName | None = None
+    agent: OwnAgent | None = None
 
 
 class WithdrawRequest(RequestModel):
     """Why a promise is withdrawn."""
 
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
-    agent: AgentName | None = None
+    agent: OwnAgent | None = None
 
 
-@HELP.post("/v1/rhythm/help", status=HTTPStatus.CREATED, opens="messages")
+@HELP.post("/v1/rhythm/help", status=HTTPStatus.CREATED, needs=SEND, opens="messages")
 async def ask_for_help(mesh: MeshServices, body: HelpRequest) -> HelpThread:
     """Ask an agent or a role for help: open a thread, and send the request."""
     return await mesh.rhythm.help.ask(
@@ -70,7 +72,7 @@ async def show_help(mesh: MeshServices, thread: Text) -> HelpThread:
     return await mesh.rhythm.help.state(thread)
 
 
-@HELP.post("/v1/rhythm/help/{thread}/promise", opens="messages")
+@HELP.post("/v1/rhythm/help/{thread}/promise", needs=SEND, opens="messages")
 async def promise_help(mesh: MeshServices, thread: Text, body: PromiseRequest) -> HelpThread:
     """Promise an answer within a number of beats; one agent may, and only that agent may answer then."""
     await mesh.rhythm.help.promise(
@@ -84,14 +86,14 @@ async def promise_help(mesh: MeshServices, thread: Text, body: PromiseRequest) -
     return await mesh.rhythm.help.state(thread)
 
 
-@HELP.post("/v1/rhythm/help/{thread}/answer", opens="messages")
+@HELP.post("/v1/rhythm/help/{thread}/answer", needs=SEND, opens="messages")
 async def answer_help(mesh: MeshServices, thread: Text, body: AnswerRequest) -> HelpThread:
     """Answer a request for help: a promise is kept if it is in time, else broken."""
     await mesh.rhythm.help.answer(thread, body.body, sender=_agent(body.agent))
     return await mesh.rhythm.help.state(thread)
 
 
-@HELP.post("/v1/rhythm/help/{thread}/withdraw", opens="messages")
+@HELP.post("/v1/rhythm/help/{thread}/withdraw", needs=SEND, opens="messages")
 async def withdraw_promise(mesh: MeshServices, thread: Text, body: WithdrawRequest) -> HelpThread:
     """Withdraw a promise: it counts as broken, and the asker stops waiting."""
     await mesh.rhythm.help.withdraw(thread, reason=body.reason, sender=_agent(body.agent))

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageQuery, bad_cursor
+from vox_mesh.http.principals.needs import ENDS_JOBS, SCHEDULES
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.records import Job, JobState
@@ -34,7 +35,7 @@ class AbortRequest(RequestModel):
     reason: Reason = _ABORTED
 
 
-@ACTIONS.post("/v1/jobs/{job}/abort")
+@ACTIONS.post("/v1/jobs/{job}/abort", needs=ENDS_JOBS)
 async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> AbortedView:
     """Abort an open job; its worker stops, and jobs that wait for its success fail."""
     found = await mesh.jobs.find(job)
@@ -42,7 +43,7 @@ async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> Abo
     return AbortedView.ended(await mesh.jobs.find(found), aborted=found.job_id in aborted)
 
 
-@ACTIONS.post("/v1/jobs/{job}/retry", opens="jobs")
+@ACTIONS.post("/v1/jobs/{job}/retry", needs=SCHEDULES, opens="jobs")
 async def retry_job(mesh: MeshServices, job: JobName) -> RetriedView:
     """Retry an ended job as a new job; retrying it twice returns the same new job."""
     found = await mesh.jobs.find(job)
@@ -58,7 +59,7 @@ class YieldRequest(RequestModel):
     reason: Reason = _YIELDED
 
 
-@ACTIONS.post("/v1/jobs/{job}/yield")
+@ACTIONS.post("/v1/jobs/{job}/yield", needs=ENDS_JOBS)
 async def yield_job(mesh: MeshServices, job: JobName, body: YieldRequest) -> JobView:
     """Return a running job to the queue and stop its worker; it does not count as a failure."""
     return JobView.of(await batches.yield_job(mesh.jobs, job, body.delay, body.reason))
@@ -118,7 +119,7 @@ class AbortManyRequest(_SelectionRequest):
     reason: Reason = _ABORTED
 
 
-@ACTIONS.post("/v1/jobs/abort", takes_s=_BATCH_TIMEOUT_S)
+@ACTIONS.post("/v1/jobs/abort", needs=ENDS_JOBS, takes_s=_BATCH_TIMEOUT_S)
 async def abort_jobs(mesh: MeshServices, body: AbortManyRequest) -> Page[AbortedView] | Page[JobView]:
     """Abort open jobs, by id or by filter; a dry run lists them only."""
     choice = body.choice(OPEN)
@@ -137,7 +138,7 @@ class RetryManyRequest(_SelectionRequest):
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
-@ACTIONS.post("/v1/jobs/retry", takes_s=_BATCH_TIMEOUT_S, opens="jobs")
+@ACTIONS.post("/v1/jobs/retry", needs=SCHEDULES, takes_s=_BATCH_TIMEOUT_S, opens="jobs")
 async def retry_jobs(mesh: MeshServices, body: RetryManyRequest) -> Page[RetriedView] | Page[JobView]:
     """Retry ended jobs as new jobs, by id or by filter; a dry run lists them only."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))

@@ -16,6 +16,7 @@ from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
+from vox_mesh.http.principals.needs import OWNER, SCHEDULES, WORKS
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.services import MeshServices
@@ -76,7 +77,7 @@ class ScheduleRequest(RequestModel):
         return len(self.manifests)
 
 
-@JOBS.post("/v1/jobs", opens="jobs")
+@JOBS.post("/v1/jobs", needs=SCHEDULES, opens="jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
     scheduled = await mesh.jobs.schedule_all(body.manifests, new=body.new, defer=body.defer)
@@ -169,7 +170,7 @@ async def check_roster(mesh: MeshServices) -> RebuildView:
     return await rebuild_roster(mesh)
 
 
-@JOBS.post("/v1/jobs/rebuild", takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
+@JOBS.post("/v1/jobs/rebuild", needs=OWNER, takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
 async def repair_roster(mesh: MeshServices) -> RebuildView:
     """Rewrite the job tables from the op log."""
     return await rebuild_roster(mesh, repair=True)
@@ -215,7 +216,7 @@ class LogsQuery(PageQuery):
         return self.wait
 
 
-@JOBS.get("/v1/jobs/{job}/logs", scope=Scope.WRITE, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+@JOBS.get("/v1/jobs/{job}/logs", needs=WORKS, scope=Scope.WRITE, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
@@ -260,7 +261,9 @@ Bundle = Annotated[
 ]
 
 
-@JOBS.get("/v1/jobs/{job}/bundle", scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN)
+@JOBS.get(
+    "/v1/jobs/{job}/bundle", needs=WORKS, scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN
+)
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""
     bundle = await bundle_proof(mesh, job)

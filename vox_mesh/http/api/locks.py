@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import compress
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -24,7 +25,10 @@ from vox_mesh.http.api.operations import (
     Wait,
 )
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING, OWNER, READS, Need, reads_of_others
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.locks.path_guard import obstacles_in_steps, unlocked
+from vox_mesh.model.grants.capability import ACQUIRE, BREAK, Act
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder
@@ -54,7 +58,7 @@ class AcquireRequest(RequestModel):
     """
 
     keys: Annotated[list[Text], Field(min_length=1, max_length=_MAX_KEYS)]
-    agent: AgentName
+    agent: OwnAgent
     ttl: Seconds | None = None
     until: Literal["phase", "bar"] | None = None
     wait: Wait = 0.0
@@ -89,7 +93,7 @@ class RenewRequest(ReleaseRequest):
 class ReleaseHeldRequest(RequestModel):
     """An agent, and the key of its lock; without one, all of its locks."""
 
-    agent: AgentName
+    agent: OwnAgent
     lock_key: Text | None = None
 
 
@@ -104,7 +108,7 @@ class CheckPathsRequest(RequestModel):
     """The paths an agent wants to change."""
 
     paths: Annotated[list[Text], Field(min_length=1, max_length=1_000)]
-    agent: AgentName
+    agent: OwnAgent
     require_lock: bool = False
 
 
@@ -131,7 +135,7 @@ class SweptView:
     swept: int
 
 
-@LOCKS.get("/v1/locks")
+@LOCKS.get("/v1/locks", needs=reads_of_others("agent", "query"))
 async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
     """List held locks; with a key, only the locks that block it; with an agent, only its locks."""
     holders = await mesh.locks.holders()
@@ -149,6 +153,10 @@ def _name_of(holder: Holder) -> str:
     return f"{holder.lock_key}\0{holder.fence_token:020}\0{holder.holder_agent}"
 
 
+def _acts(_: str, inputs: Mapping[str, Any]) -> Iterable[Act]:
+    return [Act(ACQUIRE, normalise(key)) for key in inputs["body"].keys]
+
+
 async def _release_unclaimed(mesh: MeshServices, held: AcquiredView) -> None:
     if held.is_renewed:
         return  # its agent had it before, and may still use it
@@ -158,6 +166,7 @@ async def _release_unclaimed(mesh: MeshServices, held: AcquiredView) -> None:
 
 @LOCKS.post(
     "/v1/locks",
+    needs=Need((ACQUIRE,), _acts),
     status=HTTPStatus.CREATED,
     takes_s=MAX_WAIT_S + CALL_S,
     load=Load.LOCK_WAIT,
@@ -168,33 +177,33 @@ async def acquire_lock(mesh: MeshServices, body: AcquireRequest) -> AcquiredView
     return AcquiredView.of(await locking.acquire_lock(mesh, **body.model_dump()))
 
 
-@LOCKS.post("/v1/locks/renew")
+@LOCKS.post("/v1/locks/renew", needs=ACQUIRE)
 async def renew_lock(mesh: MeshServices, body: RenewRequest) -> LockView:
     """Renew the lease of a lock and all of its keys."""
     return LockView.of(await mesh.locks.renew_by_token(body.lock_key, body.fence_token, ttl=body.ttl))
 
 
-@LOCKS.post("/v1/locks/release")
+@LOCKS.post("/v1/locks/release", needs=NOTHING)
 async def release_lock(mesh: MeshServices, body: ReleaseRequest) -> LockView:
     """Release a lock and all of its keys."""
     return LockView.of(await mesh.locks.release_by_token(body.lock_key, body.fence_token))
 
 
-@LOCKS.post("/v1/locks/release-held")
+@LOCKS.post("/v1/locks/release-held", needs=NOTHING)
 async def release_held_locks(mesh: MeshServices, body: ReleaseHeldRequest) -> list[LockView]:
     """Release the lock of an agent of this node on a key, or all of its locks, without their tokens."""
     released = await mesh.locks.release_held(body.lock_key, agent=body.agent)
     return [LockView.of(lock) for lock in released]
 
 
-@LOCKS.post("/v1/locks/break")
+@LOCKS.post("/v1/locks/break", needs=BREAK)
 async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
     """Break the locks on a key, with all of their keys; the op log records it."""
     op_id, holders = await mesh.locks.break_lock(body.lock_key, body.reason)
     return BrokenView(op_id, [HoldView.of(holder) for holder in holders])
 
 
-@LOCKS.post("/v1/locks/check", scope=Scope.READ, load=Load.READ)
+@LOCKS.post("/v1/locks/check", needs=READS, scope=Scope.READ, load=Load.READ)
 async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[ObstacleView]:
     """List the locks of other agents that cover these paths, and with `require_lock` paths without a lock."""
     holders = await mesh.locks.holders()
@@ -206,7 +215,7 @@ async def check_paths(mesh: MeshServices, body: CheckPathsRequest) -> list[Obsta
     ]
 
 
-@LOCKS.post("/v1/locks/sweep")
+@LOCKS.post("/v1/locks/sweep", needs=OWNER)
 async def sweep_locks(mesh: MeshServices) -> SweptView:
     """Remove expired locks, as live nodes do by themselves."""
     return SweptView(await mesh.locks.sweep_expired_distributed_locks())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -14,9 +14,12 @@ from pydantic import Field
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
+from vox_mesh.http.principals.needs import NOTHING, OWNER, Need, receives
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
 from vox_mesh.messages.queries import MessageThread
+from vox_mesh.model.grants.capability import SEND, Act
 from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
@@ -54,7 +57,7 @@ class SendRequest(RequestModel):
     """The message to send. `key` is its idempotency key."""
 
     to: Text
-    sender: Text
+    sender: OwnAgent
     payload: Any
     msg_type: Text = DEFAULT_TYPE
     priority: Annotated[int, Field(ge=0, le=3)] = DEFAULT_PRIORITY
@@ -126,7 +129,11 @@ async def _page(
     return query.page(views, lambda view: view.position, goes_on=goes_on, scanned_to=scanned_to)
 
 
-@MESSAGES.post("/v1/messages", status=HTTPStatus.CREATED, opens="messages")
+def _acts(_: str, inputs: Mapping[str, Any]) -> Iterable[Act]:
+    return [Act(SEND, inputs["body"].to)]
+
+
+@MESSAGES.post("/v1/messages", needs=Need((SEND,), _acts), status=HTTPStatus.CREATED, opens="messages")
 async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageView]:
     """Send a message to an agent, a role or everyone; everyone gets a message each."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
@@ -158,7 +165,7 @@ async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     return MessageView.of(mesh, await mesh.messages.queries.get(message_uuid))
 
 
-@MESSAGES.post("/v1/messages/{message_uuid}/retry")
+@MESSAGES.post("/v1/messages/{message_uuid}/retry", needs=OWNER)
 async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Redeliver a dead letter with a new count of attempts."""
     dead = await mesh.messages.queries.get(message_uuid)
@@ -166,7 +173,7 @@ async def retry_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     return await _current_view(mesh, dead)
 
 
-@MESSAGES.post("/v1/messages/{message_uuid}/ack")
+@MESSAGES.post("/v1/messages/{message_uuid}/ack", needs=NOTHING)
 async def ack_message(mesh: MeshServices, message_uuid: Text, body: AckRequest) -> MessageView:
     """Acknowledge a claimed message."""
     claimed = await mesh.messages.get_claimed(message_uuid, body.claim_owner)
@@ -174,7 +181,7 @@ async def ack_message(mesh: MeshServices, message_uuid: Text, body: AckRequest) 
     return await _current_view(mesh, claimed)
 
 
-@MESSAGES.post("/v1/messages/{message_uuid}/nack")
+@MESSAGES.post("/v1/messages/{message_uuid}/nack", needs=NOTHING)
 async def nack_message(mesh: MeshServices, message_uuid: Text, body: NackRequest) -> MessageView:
     """Reject a claimed message; it is redelivered."""
     claimed = await mesh.messages.get_claimed(message_uuid, body.claim_owner)
@@ -186,8 +193,8 @@ async def _current_view(mesh: MeshServices, message: Message) -> MessageView:
     return MessageView.of(mesh, await mesh.messages.queries.get(message.message_uuid))
 
 
-@MESSAGES.get("/v1/inbox/{agent}")
-async def look_into_inbox(mesh: MeshServices, agent: Text, query: InboxQuery) -> Page[MessageView]:
+@MESSAGES.get("/v1/inbox/{agent}", needs=receives("query"))
+async def look_into_inbox(mesh: MeshServices, agent: OwnAgent, query: InboxQuery) -> Page[MessageView]:
     """Show the messages of an agent without claiming them."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     peek = mesh.messages.queries.peek
@@ -203,8 +210,8 @@ async def _put_back(mesh: MeshServices, claimed: list[MessageView]) -> None:
         )
 
 
-@MESSAGES.post("/v1/inbox/{agent}/claim", undo=_put_back)
-async def claim_messages(mesh: MeshServices, agent: Text, body: ClaimRequest) -> list[MessageView]:
+@MESSAGES.post("/v1/inbox/{agent}/claim", needs=receives("body"), undo=_put_back)
+async def claim_messages(mesh: MeshServices, agent: OwnAgent, body: ClaimRequest) -> list[MessageView]:
     """Receive messages of an agent under a visibility timeout; acknowledge or reject each."""
     claiming = mesh.messages.poll_inbox_from_db(agent, roles=body.roles, limit=body.limit, lease=body.lease)
     claimed = await to_the_end(asyncio.ensure_future(claiming))

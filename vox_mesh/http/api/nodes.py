@@ -9,6 +9,7 @@ from pydantic import Field
 from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import OWNER
 from vox_mesh.model.nodes.liveness import STALE_MS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import NodeView, RemovedNodeView, with_standings
@@ -44,7 +45,7 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
     return NodeView.of(*found)
 
 
-@NODES.delete("/v1/nodes/{node_id}")
+@NODES.delete("/v1/nodes/{node_id}", needs=OWNER)
 async def remove_node(mesh: MeshServices, node_id: Text) -> RemovedNodeView:
     """Remove a node that has died or left."""
     return RemovedNodeView(await mesh.nodes.remove(node_id), node_id)

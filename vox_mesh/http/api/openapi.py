@@ -85,6 +85,7 @@ def _describe(operation: Operation, body: Any, answer: Any) -> dict[str, Any]:
         "tags": [operation.noun],
         "summary": operation.summary,
         "x-scope": operation.scope.value,
+        "x-vox-needs": operation.need.words,
         "parameters": [*_path(operation), *_query(operation.query)],
         "responses": _responses(operation, answer),
     }

@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
 
@@ -17,6 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
+from vox_mesh.http.principals.needs import READS, Need, need_of
+from vox_mesh.http.principals.own_names import own_fields, own_names
 from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.runtime.services import MeshServices
 
@@ -126,11 +129,29 @@ class Operation:
     load: Load
     """What it costs the node."""
 
+    need: Need
+    """What an agent must be granted for it."""
+
     undo: Undo | None = None
     """Called with an answer that the client is no longer there to receive."""
 
     opens: Noun | None = None
     """What it adds to the mesh that stays open."""
+
+    @cached_property
+    def own_path(self) -> frozenset[str]:
+        """The path parameters that name the agent that acts."""
+        return own_names(self.names)
+
+    @cached_property
+    def own_query(self) -> frozenset[str]:
+        """The parameters that name the agent that acts."""
+        return own_fields(self.query)
+
+    @cached_property
+    def own_body(self) -> frozenset[str]:
+        """The fields of the body that name the agent that acts."""
+        return own_fields(self.body)
 
     @property
     def name(self) -> str:
@@ -172,14 +193,16 @@ class Operations:
         scope: Scope = Scope.READ,
         takes_s: float = CALL_S,
         load: Load = Load.READ,
+        needs: str | Need = READS,
     ) -> Callable[[Function], Function]:
         """Register an operation that reads; what can't be redacted needs more than a read token."""
-        return self._add("GET", path, scope, HTTPStatus.OK, takes_s, load)
+        return self._add("GET", path, needs, scope, HTTPStatus.OK, takes_s, load)
 
     def post(
         self,
         path: str,
         *,
+        needs: str | Need,
         status: HTTPStatus = HTTPStatus.OK,
         scope: Scope = Scope.WRITE,
         takes_s: float = CALL_S,
@@ -187,28 +210,29 @@ class Operations:
         undo: Undo | None = None,
         opens: Noun | None = None,
     ) -> Callable[[Function], Function]:
-        """Register an operation that acts."""
-        return self._add("POST", path, scope, status, takes_s, load, undo, opens)
+        """Register an operation that acts; `needs` is what an agent must be granted for it."""
+        return self._add("POST", path, needs, scope, status, takes_s, load, undo, opens)
 
-    def put(self, path: str) -> Callable[[Function], Function]:
+    def put(self, path: str, *, needs: str | Need) -> Callable[[Function], Function]:
         """Register an idempotent operation that sets a state."""
-        return self._add("PUT", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
+        return self._add("PUT", path, needs)
 
-    def patch(self, path: str) -> Callable[[Function], Function]:
+    def patch(self, path: str, *, needs: str | Need) -> Callable[[Function], Function]:
         """Register an operation that changes the named fields only."""
-        return self._add("PATCH", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
+        return self._add("PATCH", path, needs)
 
-    def delete(self, path: str) -> Callable[[Function], Function]:
+    def delete(self, path: str, *, needs: str | Need) -> Callable[[Function], Function]:
         """Register an operation that removes something."""
-        return self._add("DELETE", path, Scope.WRITE, HTTPStatus.OK, CALL_S)
+        return self._add("DELETE", path, needs)
 
     def _add(
         self,
         method: str,
         path: str,
-        scope: Scope,
-        status: HTTPStatus,
-        takes_s: float,
+        needs: str | Need,
+        scope: Scope = Scope.WRITE,
+        status: HTTPStatus = HTTPStatus.OK,
+        takes_s: float = CALL_S,
         load: Load = Load.WRITE,
         undo: Undo | None = None,
         opens: Noun | None = None,
@@ -222,7 +246,7 @@ class Operations:
             self.all.append(
                 Operation(
                     *(method, path, self.noun, scope, work, hints, query, body, answer, status),
-                    *(takes_s, load, undo, opens),
+                    *(takes_s, load, need_of(needs), undo, opens),
                 )
             )
             return work

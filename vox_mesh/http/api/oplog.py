@@ -12,6 +12,7 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_page
+from vox_mesh.http.principals.needs import OWNER
 from vox_mesh.oplog.export import Export
 from vox_mesh.oplog.pages import MAX_POSITION
 from vox_mesh.runtime.services import MeshServices
@@ -82,7 +83,7 @@ async def verify_chains(mesh: MeshServices, query: ChainQuery) -> list[ChainView
     return [ChainView.from_record(report) for report in reports]
 
 
-@OPLOG.get("/v1/oplog/export", scope=Scope.WRITE, load=Load.STREAM)
+@OPLOG.get("/v1/oplog/export", needs=OWNER, scope=Scope.WRITE, load=Load.STREAM)
 async def export_log(mesh: MeshServices) -> JsonLines:
     """Export the whole log with its keys; without its last line it is incomplete."""
     export = await Export.begin(mesh.oplog, *mesh.store.mesh_id, await announced_stamp(mesh))
@@ -101,7 +102,7 @@ async def show_standing(mesh: MeshServices, op_id: Text) -> OpStateView:
     return await find_op_state(mesh, op_id)
 
 
-@OPLOG.post("/v1/oplog/anchor")
+@OPLOG.post("/v1/oplog/anchor", needs=OWNER)
 async def anchor_chains(mesh: MeshServices) -> EntryView:
     """Record the ends of all other chains, so that a truncation is detected."""
     outcome = await mesh.oplog.anchor()

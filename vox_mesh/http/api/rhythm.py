@@ -10,7 +10,10 @@ from pydantic import Field
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery, bad_cursor
+from vox_mesh.http.principals.needs import NOTHING
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.model.documents.documents import MAX_BYTES
+from vox_mesh.model.grants.capability import SET_BUDGET, SET_TEMPO
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_SCORE, MAX_TASK, MAX_WAITS, ClaimState, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
@@ -46,7 +49,7 @@ _Address = Annotated[str, Field(min_length=1, max_length=MAX_TASK)]
 _Beat = Annotated[int, Field(ge=1, le=LONGEST_BAR)]
 
 
-@RHYTHM.get("/v1/rhythm/beat")
+@RHYTHM.get("/v1/rhythm/beat", needs=NOTHING)
 async def show_beat(mesh: MeshServices) -> BeatView:
     """Show the current beat, its phase, the tempo and the leader."""
     return await beat_of(mesh)
@@ -67,7 +70,7 @@ async def show_policy(mesh: MeshServices) -> PoliciesView:
     return await policies_of(mesh)
 
 
-@RHYTHM.put("/v1/rhythm/policy")
+@RHYTHM.put("/v1/rhythm/policy", needs=SET_TEMPO)
 async def set_policy(mesh: MeshServices, body: PolicyRequest) -> PolicyView:
     """Set the policy from the same downbeat on every node, at least two bars ahead."""
     given = body.policy
@@ -90,13 +93,13 @@ async def show_incident(mesh: MeshServices) -> DeclaredView:
     return DeclaredView(await incident_of(mesh))
 
 
-@RHYTHM.put("/v1/rhythm/incident")
+@RHYTHM.put("/v1/rhythm/incident", needs=SET_TEMPO)
 async def declare_incident(mesh: MeshServices, body: IncidentRequest) -> IncidentView:
     """Declare an incident: the tempo does not adapt until it is cleared."""
     return IncidentView.of(await mesh.rhythm.incidents.declare(body.reason))
 
 
-@RHYTHM.delete("/v1/rhythm/incident")
+@RHYTHM.delete("/v1/rhythm/incident", needs=SET_TEMPO)
 async def clear_incident(mesh: MeshServices) -> IncidentView:
     """Clear the incident: the tempo may adapt again."""
     return IncidentView.of(await mesh.rhythm.incidents.clear())
@@ -166,7 +169,7 @@ class StatusRequest(RequestModel):
     `score` names the score of the task.
     """
 
-    agent_id: Text
+    agent_id: OwnAgent
     task_id: _Address
     state: Literal["planning", "executing", "waiting", "review", "done", "failed"]
     wait_for: Annotated[list[_Address], Field(max_length=MAX_WAITS, default_factory=list)]
@@ -180,7 +183,7 @@ class StatusRequest(RequestModel):
     beat: _Beat | None = None
 
 
-@RHYTHM.post("/v1/rhythm/status", status=HTTPStatus.ACCEPTED)
+@RHYTHM.post("/v1/rhythm/status", needs=NOTHING, status=HTTPStatus.ACCEPTED)
 async def claim_status(mesh: MeshServices, body: StatusRequest) -> StatusView:
     """Claim the status of a task. It counts for the beat of its `hlc`, and is written when this beat ends."""
     claimed = body.model_dump(mode="json", exclude_none=True, exclude={"score"})
@@ -241,7 +244,7 @@ async def list_budgets(mesh: MeshServices, query: BudgetsQuery) -> Page[BudgetVi
     return query.page_of([BudgetView.of(each) for each in found], lambda view: view.subject)
 
 
-@BUDGETS.put("/v1/budgets")
+@BUDGETS.put("/v1/budgets", needs=SET_BUDGET)
 async def set_budget(mesh: MeshServices, body: BudgetRequest) -> BudgetView:
     """Set or remove the budget of an agent or account."""
     budgets = mesh.rhythm.budgets

@@ -14,9 +14,12 @@ from vox_mesh.http.admission import Load
 from vox_mesh.http.api.job_actions import Reason
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
+from vox_mesh.http.principals.needs import NOTHING, WORKS, receives
+from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
 from vox_mesh.jobs.work.requests import MAX_REQUEST_ID
 from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
+from vox_mesh.model.grants.capability import TAKE
 from vox_mesh.model.jobs.bundle import base64_content
 from vox_mesh.model.jobs.question import MAX_CHOICES, MAX_TEXT, Question
 from vox_mesh.model.messages.records import inbox_names
@@ -91,7 +94,7 @@ async def _give_back(mesh: MeshServices, taken: list[TakenView]) -> None:
         await mesh.work.return_unreceived(taken[0].agent, jobs)
 
 
-@WORK.post("/v1/jobs/take", takes_s=_WAIT_TIMEOUT_S, load=Load.TAKE, undo=_give_back)
+@WORK.post("/v1/jobs/take", needs=TAKE, takes_s=_WAIT_TIMEOUT_S, load=Load.TAKE, undo=_give_back)
 async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
     """Take ready jobs for the agent in the header `Vox-Agent`, and wait for one if there is none."""
     agent = current_agent()
@@ -123,7 +126,7 @@ class RenewTakenRequest(ClaimedRequest):
     lease: Lease | None = None
 
 
-@WORK.post("/v1/jobs/{job}/renew")
+@WORK.post("/v1/jobs/{job}/renew", needs=TAKE)
 async def renew_job(mesh: MeshServices, job: JobName, body: RenewTakenRequest) -> LeaseView:
     """Renew the lease of a taken job."""
     return LeaseView.of(await mesh.work.renew(job, body.claim_token, lease=body.lease))
@@ -148,7 +151,7 @@ class NotedView:
     job_id: str
 
 
-@WORK.post("/v1/jobs/{job}/progress")
+@WORK.post("/v1/jobs/{job}/progress", needs=NOTHING)
 async def report_job_progress(mesh: MeshServices, job: JobName, body: ProgressRequest) -> NotedView:
     """Report the progress of a taken job, and save a checkpoint."""
     found = await mesh.jobs.find(job)
@@ -165,7 +168,7 @@ class LogRequest(ClaimedRequest):
     text: Annotated[str, Field(min_length=1, max_length=_MAX_LOG)]
 
 
-@WORK.post("/v1/jobs/{job}/log")
+@WORK.post("/v1/jobs/{job}/log", needs=NOTHING)
 async def log_job(mesh: MeshServices, job: JobName, body: LogRequest) -> NotedView:
     """Add text to the log of a taken job."""
     found = await mesh.jobs.find(job)
@@ -203,7 +206,7 @@ class ArtifactRequest(ClaimedRequest):
         return self.type or ("application/octet-stream" if self.text is None else "text/plain")
 
 
-@WORK.post("/v1/jobs/{job}/artifacts")
+@WORK.post("/v1/jobs/{job}/artifacts", needs=NOTHING)
 async def keep_artifact(mesh: MeshServices, job: JobName, body: ArtifactRequest) -> KeptView:
     """Store an artifact of a taken job; one of the same name is replaced."""
     artifact = await mesh.work.keep(job, body.claim_token, body.name, body.content, body.media_type)
@@ -264,7 +267,7 @@ class ReportRequest(ClaimedRequest):
         return yielded(self.reason, self.delay, usage=usage)
 
 
-@WORK.post("/v1/jobs/{job}/report")
+@WORK.post("/v1/jobs/{job}/report", needs=NOTHING)
 async def report_job(mesh: MeshServices, job: JobName, body: ReportRequest) -> JobView:
     """Report how an attempt went; a late report is refused, a repeated one is answered again."""
     return JobView.of(await mesh.work.report(job, body.claim_token, body.report))
@@ -291,7 +294,7 @@ class JobAnswerRequest(RequestModel):
     answer: Any
 
 
-@WORK.post("/v1/jobs/{job}/answer")
+@WORK.post("/v1/jobs/{job}/answer", needs=WORKS)
 async def answer_question(mesh: MeshServices, job: JobName, body: JobAnswerRequest) -> AskedView:
     """Answer the question of a job, which can be taken again with the answer."""
     return AskedView.of(await mesh.jobs.questions.answer(await mesh.jobs.find(job), body.answer))
@@ -312,8 +315,8 @@ class InboxWaitQuery(RequestModel):
         return self.timeout
 
 
-@WORK.get("/v1/inbox/{agent}/wait", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
-async def wait_for_messages(mesh: MeshServices, agent: Text, query: InboxWaitQuery) -> list[MessageView]:
+@WORK.get("/v1/inbox/{agent}/wait", needs=receives("query"), takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+async def wait_for_messages(mesh: MeshServices, agent: OwnAgent, query: InboxWaitQuery) -> list[MessageView]:
     """Wait until an agent has messages, or for `timeout`; return the first ones without claiming them."""
     names = inbox_names(agent, query.roles.split(",") if query.roles else ())
     with suppress(TimeoutError):

@@ -8,14 +8,15 @@ so a restart changes nothing: the claim token is what counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vox_mesh.errors import (
     BadValue,
     MeshError,
+    NotGranted,
     PhaseOverrun,
     Refused,
     StaleClaim,
@@ -27,7 +28,7 @@ from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, usage_of, yielded
 from vox_mesh.jobs.work.requests import TakeRequests
-from vox_mesh.jobs.work.taker import Taker, WaitingAgent
+from vox_mesh.jobs.work.taker import Taker, WaitingAgent, taking_act
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake, stale_claim
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
@@ -44,16 +45,19 @@ from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
+from vox_mesh.model.jobs.taken_job import TakenJob as TakenJob
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.rhythm.costs import NOTHING
 from vox_mesh.model.rhythm.tokens import TokenUsage
 from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.rhythm.token_ledger import AttemptCharge
 from vox_mesh.store.acting import acting_as
+from vox_mesh.store.script import Outcome
 from vox_mesh.store.store import Store
 
 MAX_AT_ONCE: Final = 100
@@ -62,32 +66,6 @@ MAX_AT_ONCE: Final = 100
 MAX_KINDS: Final = 64
 MIN_LEASE_S: Final = 1.0
 MAX_LEASE_S: Final = 86_400.0
-
-
-class TakenJob(NamedTuple):
-    """A job that an agent has taken. It needs the claim token to renew and to report."""
-
-    job: Job
-    agent: str
-    lease_ms: int
-    lease_until_ms: int
-    """When the job goes back to the queue unless it is renewed or reported before."""
-    core: Mapping[str, Any]
-    """The core of the manifest, with the outputs of predecessors where its bindings say."""
-    checkpoint: Any = None
-    """The last checkpoint of an earlier attempt."""
-    answer: Any = None
-    """The answer to the last question of an earlier attempt."""
-
-    @property
-    def claim_token(self) -> int:
-        """Return the token of the claim."""
-        return self.job.claim_token
-
-    @property
-    def payload(self) -> Any:
-        """Return the payload."""
-        return self.core.get("payload")
 
 
 class AgentWork:
@@ -102,6 +80,7 @@ class AgentWork:
         roles: Roles,
         artifacts: Artifacts,
         rhythm: Rhythm,
+        permits: Permits,
         *,
         policy_roots: PolicyRoots | None,
         monotonic: Callable[[], float],
@@ -112,6 +91,7 @@ class AgentWork:
         self._clock = jobs.clock
         self._artifacts = artifacts
         self._rhythm = rhythm
+        self._permits = permits
         self._monotonic = monotonic
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
@@ -157,6 +137,7 @@ class AgentWork:
             policy_roots,
             rhythm.read_plan,
             self._give_back,
+            permits,
             chance,
         )
 
@@ -189,6 +170,7 @@ class AgentWork:
             raise BadValue(f"kinds must be between 1 and {MAX_KINDS}, got {len(kinds)}")
         patterns = [check_pattern(each) for each in kinds]
         wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
+        await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in patterns])
         if request_id is None:
             return await self._take(attested, patterns, count, wait_s, lease_ms)
         return await self._requests.answer(
@@ -207,7 +189,7 @@ class AgentWork:
         while True:
             request = WaitingAgent(attested, patterns, count, lease_ms, limits)
             claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
-            taken = await self._begin_all(attested, limits, claimed)
+            taken = await self._begin_all(request.attested, limits, claimed)
             if taken or not claimed:
                 return taken
 
@@ -261,7 +243,7 @@ class AgentWork:
     async def renew(
         self, reference: Reference, claim_token: int, *, lease: Duration | None = None
     ) -> TakenJob:
-        """Renew the lease of a taken job. Raises `StaleClaim` if it is over.
+        """Renew the lease of a taken job. Raises `StaleClaim` if it is over, `NotGranted` after a revocation.
 
         If the attempt has exceeded a limit, the job ends, and the error says so.
         """
@@ -275,11 +257,20 @@ class AgentWork:
         lease_ms = self._leases.ms_to_boundary(take.job, following=True) or lease_ms
         item = {"job_id": take.job.job_id, "claim_token": claim_token}
         sent_ms = self._clock.now_ms
+        keep_start = self._jobs.transitions.keep_start(take.job)
+
+        def renew(permit: Permit) -> Awaitable[Outcome]:
+            guards = permit._replace(limits=None).guards  # it was counted when it was taken
+            with acting_as(permit.agent):
+                script = self._jobs.transitions.renew([item], lease_ms, keep_start, *guards)
+            return self._store.write(script)
+
         try:
-            with acting_as(take.attested.agent):
-                keep_start = self._jobs.transitions.keep_start(take.job)
-                script = self._jobs.transitions.renew([item], lease_ms, keep_start)
-            await self._store.write(script)
+            await self._permits.attempt(
+                lambda: [taking_act(take.job.kind)], renew, agent=take.attested.agent, is_logged=False
+            )
+        except NotGranted:
+            raise
         except Refused:
             raise stale_claim(take.job, claim_token) from None
         return TakenJob(take.job, take.attested.agent, lease_ms, sent_ms + lease_ms, take.job.core)

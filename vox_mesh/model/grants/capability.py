@@ -20,30 +20,49 @@ from vox_mesh.model.messages.records import EVERYONE, checked_word
 CAN: Final = "can"
 ASK: Final = "ask"
 
+READ: Final = "mesh.read"
 ACQUIRE: Final = "lock.acquire"
 BREAK: Final = "lock.break"
 SEND: Final = "message.send"
+RECEIVE: Final = "message.receive"
+"""To receive messages to a role. Its own messages each agent receives."""
+
 SCHEDULE: Final = "job.schedule"
 TAKE: Final = "job.take"
 ABORT: Final = "job.abort"
+ANSWER: Final = "job.answer"
 EXECUTE: Final = "job.exec"
+ADD_CRON: Final = "cron.add"
+REMOVE_CRON: Final = "cron.remove"
+ADD_RULE: Final = "rule.add"
+REMOVE_RULE: Final = "rule.remove"
+SET_KIND: Final = "kind.set"
 RESOLVE: Final = "conflict.resolve"
 SET_BUDGET: Final = "budget.set"
+SET_TEMPO: Final = "tempo.set"
+DRAIN: Final = "node.drain"
+APPEND: Final = "op.append"
+DESIGNATE: Final = "roles.designate"
+ROUTE: Final = "roles.route"
+REKEY: Final = "roles.rekey"
 
 ACTIONS: Final = (
-    *("mesh.read", ACQUIRE, BREAK, SEND),
-    *(SCHEDULE, TAKE, ABORT, EXECUTE),
-    *("cron.add", "cron.remove", "kind.set", RESOLVE),
-    *(SET_BUDGET, "tempo.set", "node.drain", "roles.designate", "roles.route", "roles.rekey"),
+    *(READ, ACQUIRE, BREAK, SEND, RECEIVE),
+    *(SCHEDULE, TAKE, ABORT, ANSWER, EXECUTE),
+    *(ADD_CRON, REMOVE_CRON, ADD_RULE, REMOVE_RULE, SET_KIND, RESOLVE),
+    *(SET_BUDGET, SET_TEMPO, DRAIN, APPEND, DESIGNATE, ROUTE, REKEY),
 )
 """All actions that a grant can name."""
 
-_PREPOSITIONS: Final = {"lock": "on", "message": "to", "job": "kind"}
+EVERYTHING: Final = "*"
+"""The action that stands for all."""
+
+_PREPOSITIONS: Final = {"lock": "on", "message": "to", "job": "kind", "op": "kind"}
 """The word before the resource, by the first part of the action."""
 
-_ALL: Final = "*"
 _ANY_ARGS: Final = "**"
-_MAX_COUNT: Final = 2**31
+_MAX_COUNT: Final = 10_000
+"""The maximum of a rate and of open items: each use that counts is a row of the database."""
 _MAX_WINDOW_MS: Final = 366 * 86_400_000
 _LIMITS: Final = ("rate", "open")
 _HINT: Final = "for example `lock.acquire on file:src/**` or `job.schedule kind notes.* rate 30/1m`"
@@ -122,6 +141,11 @@ class Capability(NamedTuple):
         )
 
     @property
+    def is_limited(self) -> bool:
+        """Return whether it has a rate, or a limit on open items."""
+        return self.rate is not None or self.open_items is not None
+
+    @property
     def terms(self) -> str:
         """Return the text without the leading `can` or `ask`."""
         rate = "" if self.rate is None else f" rate {self.rate}"
@@ -148,7 +172,7 @@ class Capability(NamedTuple):
     def _of_words(cls, action: str, options: Mapping[str, str], *, asks: bool) -> Capability:
         preposition = _checked_action(action)
         allowed = {*_LIMITS, *((preposition,) if preposition else ())}
-        if prefix_covers(action, EXECUTE) and action != _ALL:
+        if prefix_covers(action, EXECUTE) and action != EVERYTHING:
             allowed |= {"program", "args", "env"}
         if unknown := options.keys() - allowed:
             raise BadValue(f"{action} has no {', '.join(sorted(unknown))}", hint=_HINT)
@@ -186,7 +210,7 @@ def _preposition(action: str) -> str | None:
 
 def _checked_action(action: str) -> str | None:
     """Return the word that stands before a resource of this action, or `None`; refuse unknown actions."""
-    is_pattern = action == _ALL or action.endswith(".*")
+    is_pattern = action == EVERYTHING or action.endswith(".*")
     if action not in ACTIONS and not (is_pattern and any(prefix_covers(action, each) for each in ACTIONS)):
         raise BadValue(f"action {action!r} not found", hint=f"one of {', '.join(ACTIONS)}, cron.* or *")
     return _preposition(action)
@@ -198,6 +222,8 @@ def _checked_resource(action: str, resource: str) -> str:
         return normalise(resource)
     if area == "job":
         return check_pattern(resource)
+    if area == "op":
+        return checked_word("kind", resource)
     return resource if resource == EVERYONE else checked_word("recipient", resource)
 
 

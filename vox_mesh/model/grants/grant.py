@@ -59,9 +59,9 @@ class Terms(NamedTuple):
         return "its delegations" if other.delegations > self.delegations else None
 
     def find(self, act: Act) -> Capability | None:
-        """Return the capability that covers an act, one that needs no approval if there is one."""
+        """Return the capability that covers an act: first one without approval, then one without limits."""
         found = [each for each in self.capabilities if each.act.covers(act)]
-        return min(found, key=lambda each: each.asks, default=None)
+        return min(found, key=lambda each: (each.asks, each.is_limited), default=None)
 
     def is_valid_at(self, time_ms: int) -> bool:
         """Return whether a time is within its validity."""

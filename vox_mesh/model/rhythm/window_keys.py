@@ -109,6 +109,12 @@ def check(
     return None if now_ms < window.end_ms + late_ms else WindowKeyFault.STALE
 
 
+def role_of(token: str) -> str | None:
+    """Return the role that a well-formed key names, else `None`. Nothing is verified by that."""
+    fields = _parse_fields(token)
+    return None if fields is None else fields["role"]
+
+
 def _parse_fields(token: str) -> dict[str, Any] | None:
     """Return the fields of a well-formed key with a valid bar, else `None`. Nothing is verified by that."""
     if not (token.startswith(MARK) and token.isascii() and len(token) <= _MAX_TEXT):

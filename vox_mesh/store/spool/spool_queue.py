@@ -140,9 +140,9 @@ class SpoolQueue:
             if isinstance(verdict, MeshError) and not isinstance(verdict, ScriptFailed):
                 raise verdict  # it was not tried; scripts that were applied return the same answer again
         refused = [
-            (seq, script.key, verdict.line)
+            (seq, script.key, reason)
             for (seq, script), verdict in zip(kept, verdicts, strict=True)
-            if isinstance(verdict, MeshError)
+            if (reason := _refusal_of(script, verdict)) is not None
         ]
         for seq, key, reason in refused:
             _log.error("spooled script refused: seq=%d key=%s reason=%s", seq, key, reason)
@@ -179,3 +179,11 @@ def _answer_caller(write: PendingWrite, storing: asyncio.Future[None]) -> None:
     if error is not None and not isinstance(error, MeshError):
         error = MeshError(f"the spool failed: {error}")
     write.settle_spooled(error)
+
+
+def _refusal_of(script: Script, verdict: Verdict) -> str | None:
+    """Return why a script was refused when it was replayed, or `None`."""
+    if isinstance(verdict, MeshError):
+        return verdict.line
+    is_refused = script.shape is not None and script.shape.must_answer and not verdict.rows
+    return f"{script.shape.name} had no effect" if script.shape is not None and is_refused else None

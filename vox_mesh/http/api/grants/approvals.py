@@ -10,6 +10,7 @@ from pydantic import Field
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING
 from vox_mesh.model.grants.approval import MAX_REASON
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.approvals import ApprovalView
@@ -61,13 +62,13 @@ class DecisionRequest(RequestModel):
     reason: Annotated[str, Field(max_length=MAX_REASON, pattern=r"^[^\x00]*$")] = ""
 
 
-@APPROVALS.post("/v1/approvals/{approval}/approve")
+@APPROVALS.post("/v1/approvals/{approval}/approve", needs=NOTHING)
 async def approve(mesh: MeshServices, approval: Text, body: DecisionRequest) -> ApprovalView:
     """Approve what was asked, which is applied at once; show what became of it."""
     return ApprovalView.of(await mesh.approvals.approve(approval, body.reason))
 
 
-@APPROVALS.post("/v1/approvals/{approval}/deny")
+@APPROVALS.post("/v1/approvals/{approval}/deny", needs=NOTHING)
 async def deny(mesh: MeshServices, approval: Text, body: DecisionRequest) -> ApprovalView:
     """Deny what was asked."""
     return ApprovalView.of(await mesh.approvals.deny(approval, body.reason))

@@ -11,6 +11,7 @@ from vox_mesh.http.access import Scope
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import AgentName, Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import NOTHING, reads_of_others
 from vox_mesh.model.grants.grant import MAX_BYTES, SignedGrant
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.grants import GrantCheckView, GrantView, grants_of
@@ -38,19 +39,19 @@ class Delegation(RequestModel):
     signature: Text
 
 
-@GRANTS.get("/v1/grants")
+@GRANTS.get("/v1/grants", needs=reads_of_others("agent", "query"))
 async def list_grants(mesh: MeshServices, query: GrantsQuery) -> Page[GrantView]:
     """List the grants in force, with the implicit one unless the mesh is strict."""
     return query.page_of(await grants_of(mesh, query.agent), lambda view: view.grant_id or "")
 
 
-@GRANTS.post("/v1/grants/check", scope=Scope.READ, load=Load.READ)
+@GRANTS.post("/v1/grants/check", needs=reads_of_others("agent", "body"), scope=Scope.READ, load=Load.READ)
 async def check_grant(mesh: MeshServices, body: GrantCheck) -> GrantCheckView:
     """Show whether an agent may do something, by which grant, or why not."""
     return GrantCheckView(*await mesh.grants.check(body.agent, body.act))
 
 
-@GRANTS.post("/v1/grants/delegate", status=HTTPStatus.CREATED)
+@GRANTS.post("/v1/grants/delegate", needs=NOTHING, status=HTTPStatus.CREATED)
 async def delegate_grant(mesh: MeshServices, body: Delegation) -> GrantView:
     """Record a delegation that the agent who has the parent has signed."""
     grant = await mesh.grants.record_delegation(SignedGrant(body.grant, body.signature))

@@ -194,6 +194,26 @@ class ApprovalNeeded(NotGranted):
         self.hint = f"ask the owner for an approval, or for a grant for {agent} that allows it without one"
 
 
+class LimitReached(Refused):
+    """A limit of the agent's grant is reached: nothing was written. `retry_in_s`: when it may be possible."""
+
+    code = "limit_reached"
+    retryable = True
+    retry_in_s: float | None = None
+
+
+class RateExceeded(LimitReached):
+    """The agent did it as often as its grant allows within a period."""
+
+    code = "rate_exceeded"
+
+
+class TooManyOpen(LimitReached):
+    """As many items of the agent are open as its grant allows."""
+
+    code = "too_many_open"
+
+
 class ApprovalPending(MeshError):
     """The agent's grant allows it after an approval only, for which it has asked: nothing else was written.
 
@@ -214,7 +234,8 @@ class ApprovalPending(MeshError):
 
 
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
-    kind.code: kind for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted)
+    kind.code: kind
+    for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted, RateExceeded, TooManyOpen)
 }
 
 
@@ -237,3 +258,13 @@ class AlreadyResolved(ScriptFailed):
     """The conflict is already resolved."""
 
     code = "already_resolved"
+
+
+class NodeRefused(MeshError):
+    """The node refused a request of its client. `problem` is the code of the refusal."""
+
+    code = "node_refused"
+
+    def __init__(self, message: str, *, problem: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.problem = problem

@@ -1,0 +1,64 @@
+"""Agents that sign their requests to a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import orjson
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.base.ulid import encode, milliseconds_of
+from vox_mesh.model.principals.request_signature import Audience, sign_request
+from vox_mesh.node import MeshNode
+from vox_mesh.store.script import new_key
+
+
+def audience_of(node: MeshNode) -> Audience:
+    """The node, as requests are signed for it."""
+    scope_id, repository_id, _ = node.store.writer_id
+    return Audience(scope_id, repository_id, node.identity.node_id)
+
+
+@dataclass
+class SigningAgent:
+    """An agent with a key, and the node that it asks."""
+
+    name: str
+    client: httpx.AsyncClient
+    audience: Audience
+    key: SigningKey = field(default_factory=lambda: SigningKey(Ed25519PrivateKey.generate()))
+
+    def signed(self, method: str, path: str, body: Any = None, *, later_ms: int = 0) -> httpx.Request:
+        """A signed request; `later_ms` shifts its time."""
+        content = b"" if body is None else orjson.dumps(body)
+        nonce = new_key()
+        if later_ms:
+            nonce = encode(milliseconds_of(nonce) + later_ms, 7)
+        request = self.client.build_request(method, path, content=content or None)
+        target = request.url.raw_path.decode()
+        headers = sign_request(self.key, self.name, self.audience, method, target, content, nonce)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request.headers.update(headers)
+        return request
+
+    async def ask(self, method: str, path: str, body: Any = None, **more: str) -> httpx.Response:
+        """Send a signed request, with more headers."""
+        request = self.signed(method, path, body)
+        request.headers.update(more)
+        return await self.client.send(request)
+
+    async def bearer(self) -> str:
+        """A bearer of the current bar."""
+        answer = await self.ask("POST", f"/v1/agents/{self.name}/bearer")
+        assert answer.status_code == 200, answer.text
+        text: str = answer.json()["bearer"]
+        return text
+
+    async def ask_by(self, bearer: str, method: str, path: str, body: Any = None) -> httpx.Response:
+        """Send a request with a bearer or a token."""
+        headers = {"Authorization": f"Bearer {bearer}"}
+        return await self.client.request(method, path, headers=headers, json=body)

@@ -1,0 +1,1 @@
+"""Principals: agents that prove who they are, and what they are refused."""

@@ -1,0 +1,135 @@
+"""Authentication of agents: by a signature, by a bearer of the bar, or by a token for hosts.
+
+Before an agent is known, the work is constant: one look at what the node knows of its key, and one signature.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import NamedTuple
+
+from aiohttp import web
+
+from vox_mesh.http.principals.nonces import Nonces
+from vox_mesh.http.principals.refusals import RefusalLog, operation_of
+from vox_mesh.http.problems import Problem
+from vox_mesh.model.principals import agent_bearer
+from vox_mesh.model.principals.request_signature import (
+    HEADERS,
+    MAX_SKEW_MS,
+    SIGNATURE,
+    SIGNATURE_INPUT,
+    Audience,
+    RequestSignature,
+)
+from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.grants.known_agents import KnownAgents
+from vox_mesh.rhythm.agent_bearers import AgentBearers
+
+_log = logging.getLogger(__name__)
+
+
+class ProvenAgent(NamedTuple):
+    """The agent that a request is from, and how it was proved."""
+
+    agent: str
+    signature: RequestSignature | None = None
+    """With which it signed the request. The body is yet to be compared with its digest."""
+
+    is_of_surface: bool = False
+    """Whether it is a token, which is accepted on few paths only."""
+
+
+class AgentAuthenticator:
+    """Find out which agent a request is from."""
+
+    def __init__(
+        self,
+        audience: Audience,
+        known: KnownAgents,
+        refusals: RefusalLog,
+        bearers: AgentBearers,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.audience = audience
+        self.known = known
+        self.refusals = refusals
+        self._now_ms = now_ms
+        self._bearers = bearers
+        self._nonces = Nonces(now_ms())
+        self._log_throttled = ThrottledLogger(_log)
+
+    async def authenticate(self, request: web.Request, bearer: str) -> ProvenAgent | None:
+        """Return the agent of a request, or `None` if it presents no credential of an agent.
+
+        `bearer`: the text after `Bearer` in its header, or empty. Raises 401 if the credential is not valid.
+        """
+        is_signed = SIGNATURE_INPUT in request.headers or SIGNATURE in request.headers
+        is_bearer = bearer.startswith(agent_bearer.MARK)
+        if not is_signed and not is_bearer:
+            return None
+        await self.known.refresh()
+        if is_signed:
+            return self._by_signature(request, has_more="Authorization" in request.headers)
+        return self._by_bearer(request, bearer)
+
+    async def is_strict(self) -> bool:
+        """Return whether nothing is allowed without a grant, as known for up to a second."""
+        await self.known.refresh()
+        return self.known.is_strict
+
+    # --- signatures ------------------------------------------------------------------------------
+
+    def _by_signature(self, request: web.Request, *, has_more: bool) -> ProvenAgent:
+        headers = request.headers
+        is_single = all(len(headers.getall(name, ())) == 1 for name in HEADERS)
+        signature = RequestSignature.read(headers) if is_single and not has_more else None
+        if signature is None:
+            raise self._rejected(request, "signature_malformed", "signature is not in the expected form")
+        key = self.known.key_of(signature.agent)
+        if key is None or not signature.is_by(key, request.method, request.raw_path):
+            raise self._rejected(request, "signature_wrong", "signature is by no key of an admitted agent")
+        if (problem := self._problem_with(signature)) is not None:
+            self.refusals.note(signature.agent, operation_of(request), problem.code)
+            raise problem
+        return ProvenAgent(signature.agent, signature)
+
+    def _problem_with(self, signature: RequestSignature) -> Problem | None:
+        """Return why a genuine signature is refused; else remember its nonce and return `None`."""
+        now_ms, refused = self._now_ms(), HTTPStatus.UNAUTHORIZED
+        if signature.audience != str(self.audience):
+            detail = "request is signed for another node"
+            return Problem(refused, "signature_of_other_node", detail, f"sign it for {self.audience}")
+        if abs(now_ms - signature.time_ms) > MAX_SKEW_MS or self._nonces.is_too_old(signature.time_ms):
+            detail = (
+                f"signature must be at most {MAX_SKEW_MS // 1_000} s old, and made since the node's start"
+            )
+            return Problem(
+                refused, "signature_stale", detail, "sign again; check the clocks of both machines"
+            )
+        if not self._nonces.has_room(signature.agent, now_ms):
+            detail = "too many signed requests within a minute"
+            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail, "use a bearer instead")
+        if not self._nonces.add(signature.agent, signature.nonce, signature.time_ms):
+            detail = "request was received before"
+            return Problem(refused, "replayed", detail, "sign each request with a new nonce")
+        return None
+
+    # --- bearers ---------------------------------------------------------------------------------
+
+    def _by_bearer(self, request: web.Request, text: str) -> ProvenAgent:
+        holder, fault = self._bearers.read(text)
+        if holder is None:
+            raise self._rejected(request, "token_wrong", "wrong token")
+        if fault is not None:
+            self.refusals.note(holder.agent, operation_of(request), "token_stale")
+            detail = "bearer expired: its bar is over, or its agent has another key or no grant"
+            raise Problem(HTTPStatus.UNAUTHORIZED, "token_stale", detail, "ask for another with a signature")
+        return ProvenAgent(holder.agent)
+
+    def _rejected(self, request: web.Request, code: str, detail: str) -> Problem:
+        self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
+        hint = f"sign it as an admitted agent, for {self.audience}"
+        return Problem(HTTPStatus.UNAUTHORIZED, code, detail, hint, audience=str(self.audience))

@@ -1,0 +1,95 @@
+"""Known agents: the admitted agents and their grants, as a process remembers them for up to a second.
+
+So a request of an unknown agent reads nothing from the database: all of them together read it once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from vox_mesh.errors import MeshError
+from vox_mesh.model.grants.capability import Act, Capability
+from vox_mesh.model.grants.history import GrantHistory
+from vox_mesh.model.locks.patterns import prefix_covers
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.grant_log import GrantLog
+
+_REUSE_S: Final = 1.0
+_PATIENCE_S: Final = 0.5
+"""How long a request waits for news, if something is known already."""
+
+
+class KnownAgents:
+    """What a node knows about the agents of its mesh, without asking the database each time."""
+
+    def __init__(self, log: GrantLog, clock: MeshClock, monotonic: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._monotonic = monotonic
+        self._history: GrantHistory | None = None
+        self._read_at: float | None = None
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Read the log if what is known is older than a second.
+
+        While the database does not answer, the last known state is used. The transaction of each write checks
+        again. Raises `MeshError` if nothing is known yet.
+        """
+        if self._is_fresh():
+            return
+        async with self._reading:
+            if self._is_fresh():
+                return
+            try:
+                async with asyncio.timeout(None if self._history is None else _PATIENCE_S):
+                    self._history = await self._log.history()
+            except (MeshError, TimeoutError):
+                if self._history is None:
+                    raise
+            self._read_at = self._monotonic()
+
+    def _is_fresh(self) -> bool:
+        return self._read_at is not None and self._monotonic() < self._read_at + _REUSE_S
+
+    @property
+    def _known(self) -> GrantHistory:
+        assert self._history is not None, "nothing was read yet"
+        return self._history
+
+    @property
+    def is_strict(self) -> bool:
+        """Return whether nothing is allowed without a grant."""
+        return self._known.is_strict()
+
+    def key_of(self, agent: str) -> str | None:
+        """Return the public key with which an agent was admitted, the last time."""
+        admitted = self._known.admission(agent)
+        return None if admitted is None else admitted.public_key
+
+    def needs_grant(self, agent: str) -> bool:
+        """Return whether an agent acts by its grants only: it was admitted, or the mesh is strict."""
+        return self.is_strict or self._known.admission(agent) is not None
+
+    def has_grant(self, agent: str) -> bool:
+        """Return whether an agent has any grant in force."""
+        return any(True for _ in self._capabilities(agent))
+
+    def may_try(self, agent: str, actions: Sequence[str]) -> bool:
+        """Return whether a grant in force allows one of these actions on anything, or after an approval."""
+        found = [each.act.action for each in self._capabilities(agent)]
+        return any(prefix_covers(own, action) for own in found for action in actions)
+
+    def may_ask_for(self, agent: str, acts: Sequence[Act]) -> bool:
+        """Return whether grants in force allow all of these acts, or after an approval."""
+        found = [each.act for each in self._capabilities(agent)]
+        return all(any(own.covers(act) for own in found) for act in acts)
+
+    def _capabilities(self, agent: str) -> Iterator[Capability]:
+        now_ms = self._clock.now_ms
+        for record in self._known.records:
+            is_own = record.grant.agent == agent and not record.is_revoked
+            if is_own and record.grant.terms.is_valid_at(now_ms):
+                yield from record.grant.terms.capabilities
