@@ -20,8 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) $(SERVER) ## run a mesh on this machine, without a server; SERVER=sqld: with one
-	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER))
+demo: $(READY) $(SERVER) ## run a mesh on this machine, without a server; SERVER=sqld: with one; STRICT=1: by grants only
+	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER)) $(if $(STRICT),--strict)
 
 docs: $(SITE) ## build the documentation as a site, in the folder site
 	@$(BIN)/python -m tools.site

@@ -63,6 +63,7 @@ TABLES: Final = (
             "manifest",
         ),
     ),
+    Table("spend_limits", ("subject", "resource"), ("most", "reserve", "spent")),
     Table("job_crons", ("name",), ("next_ms", "last_ms", "last_job")),
     Table(
         "a2a_messages",

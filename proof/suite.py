@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.checkers.approvals import APPROVAL_CHECKS
 from proof.checkers.beats import BEAT_CHECKS
 from proof.checkers.counters import COUNTER_CHECKS
 from proof.checkers.crons import CRON_CHECKS
@@ -21,8 +22,10 @@ from proof.checkers.phases import PHASE_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
 from proof.checkers.rules import RULE_CHECKS
+from proof.checkers.spending import SPENDING_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
+from proof.workloads.approvals import APPROVALS
 from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
@@ -34,6 +37,7 @@ from proof.workloads.messages import MESSAGES
 from proof.workloads.oplog import OPLOG
 from proof.workloads.phases import PHASES
 from proof.workloads.rules import RULES
+from proof.workloads.spending import SPENDING
 from proof.workloads.writes import WRITES
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -41,7 +45,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     *(JOBS, MESSAGES, OPLOG, BEATS),
 )
 
-OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS, PHASES, RULES)
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS, PHASES, RULES, APPROVALS, SPENDING)
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -54,6 +58,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     *JOB_CHECKS,
     *CRON_CHECKS,
     *RULE_CHECKS,
+    *SPENDING_CHECKS,
+    *APPROVAL_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,
     *OPLOG_CHECKS,

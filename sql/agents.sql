@@ -138,3 +138,35 @@ SELECT RECORD AS record FROM (
 -- name: one
 SELECT RECORD AS record FROM (SELECT ?5 AS agent_id WHERE ?7) AS n JOINED
 WHERE p.agent_id IS NOT NULL OR ?5 IN (SELECT * FROM (ACTIVE))
+
+-- name: details
+-- Of the agent ?3: its locks, the jobs it has taken and scheduled, messages, and its last actions. ?4: the maximum of
+-- items of each list, ?5: how many of the last entries of the log are looked through, ?6: how many open messages, ?7: the
+-- time as text. As bytes, as above.
+WITH acts AS MATERIALIZED (
+    SELECT id, op_id, kind, hlc, accepted, reason, payload FROM agent_oplog NOT INDEXED
+    WHERE id > (SELECT max(id) FROM agent_oplog) - ?5 AND OF_MESH AND agent = ?3 ORDER BY id DESC
+), sent AS MATERIALIZED (
+    SELECT sender_agent, receiver_agent, state FROM a2a_messages INDEXED BY a2a_messages_open
+    WHERE OF_MESH AND ended_ms IS NULL LIMIT ?6
+)
+SELECT CAST(json_array(
+    json((SELECT json_group_array(json_array(CAST(lock_key AS TEXT), CAST(expires_at AS TEXT))) FROM (
+        SELECT lock_key, expires_at FROM lock_holds
+        WHERE OF_MESH AND holder_agent = ?3 AND expires_at > ?7 AND request_id <> '' ORDER BY lock_key LIMIT ?4))),
+    json((SELECT json_group_array(json_array(CAST(job_id AS TEXT), CAST(kind AS TEXT), CAST(state AS TEXT))) FROM (
+        SELECT j.job_id, j.kind, j.state FROM job_takes AS t
+        CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = t.job_id
+            AND j.claim_token = t.claim_token AND j.lease_until_ms IS NOT NULL
+        WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.agent_id = ?3 ORDER BY j.id LIMIT ?4))),
+    json((SELECT json_group_array(json_array(CAST(job_id AS TEXT), CAST(kind AS TEXT), CAST(state AS TEXT))) FROM (
+        SELECT DISTINCT j.job_id, j.kind, j.state FROM acts AS a
+        CROSS JOIN json_each(iif(json_valid(a.payload), a.payload, '{}'), '$.jobs') AS i
+        CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value ->> 'job_id'
+        WHERE a.kind = 'ScheduleJob' AND a.accepted = 1 AND j.ended_ms IS NULL LIMIT ?4))),
+    (SELECT count(*) FROM sent WHERE receiver_agent = ?3 AND state = 'delivered'),
+    (SELECT count(*) FROM sent WHERE sender_agent = ?3),
+    json((SELECT json_group_array(json_array(
+            CAST(op_id AS TEXT), CAST(kind AS TEXT), CAST(hlc AS TEXT), accepted = 1, CAST(reason AS TEXT)))
+        FROM (SELECT * FROM acts ORDER BY id DESC LIMIT ?4)))
+) AS BLOB)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vox_mesh import Mesh
+from vox_mesh.client import AgentClient
 from vox_mesh.errors import MeshError
 from vox_mesh.sync.blocking import is_service, lives_in_loop
 from vox_mesh.testing.harness import MeshHarness
@@ -64,6 +65,14 @@ _OPENING: Final = """
     ) -> AbstractContextManager[Mesh]: ...
 """
 
+_OPENING_CLIENT: Final = """
+    @staticmethod
+    def open(
+        address: str, agent: str, *, key_file: Path | None = ..., token: str | None = ...
+    ) -> AbstractContextManager[AgentClient]: ...
+"""
+_OPENINGS: Final = {Mesh: _OPENING, AgentClient: _OPENING_CLIENT}
+
 
 @cache
 def _tree(module: str) -> ast.Module:
@@ -104,7 +113,7 @@ class Stub:
             if each not in inherited and each.__module__.startswith("vox_mesh."):
                 lines |= self._members(each, service)
         head = f"class {kind.__name__}:" if base is None else f"class {kind.__name__}({base.__name__}):"
-        opening = _OPENING if kind is Mesh else ""
+        opening = _OPENINGS.get(kind, "")
         return "\n".join(("", head, "".join(lines.values()) + opening or "    ..."))
 
     def _members(self, kind: type, service: Any) -> dict[str, str]:
@@ -237,6 +246,7 @@ def written() -> str:
             phrase = node.rhythm.phrase(task="any")
             stub.add(phrase)
             stub.add(phrase.work())
+            stub.add(AgentClient("unix:/agents.sock", "any"))
         return stub.text
 
     text = asyncio.run(described())

@@ -57,7 +57,9 @@ async def _open_node(
         plan = Plan(PlanEntry.of(TempoPolicy.built_in("bench")))
         yield (
             bar_clock,
-            RhythmContext(node.store, node.rhythm.context.writer, clock, Times(clock), None, plan),
+            RhythmContext(
+                node.store, node.rhythm.context.writer, clock, Times(clock), node.permits, None, plan
+            ),
         )
 
 
@@ -128,7 +130,13 @@ async def _late_ms(environment: BenchEnvironment, callers: int) -> list[float]:
     ):
         clock = MeshClock(Dependencies())
         context = RhythmContext(
-            node.store, node.rhythm.context.writer, clock, Times(clock), None, Plan(PlanEntry.of(_FAST))
+            node.store,
+            node.rhythm.context.writer,
+            clock,
+            Times(clock),
+            node.permits,
+            None,
+            Plan(PlanEntry.of(_FAST)),
         )
         seconds = (beats + 1) * 60 / _FAST.initial_bpm
         load = (

@@ -13,7 +13,7 @@ from proof.history import History
 from proof.losses import Losses
 from proof.verdicts import Check
 from vox_mesh.model.jobs.records import JOB_OPS
-from vox_mesh.oplog.op_kinds import APPLY, DROP
+from vox_mesh.model.oplog.op_names import APPLY, DROP
 from vox_mesh.oplog.pending_ops import DependencyState
 
 _ON_NOTHING: Final = "[]"

@@ -212,6 +212,30 @@ JOB_PLANTS: Final = (
         ("rules",),
     ),
     PlantedBug(
+        "reserved-not-counted",
+        "a job begins although the last tokens of its budget are reserved for others",
+        tuple(
+            Sql("jobs", name, "l.most - l.spent - (SELECT", "l.most - l.spent - 0 * (SELECT")
+            for name in ("reserve", "claim_inputs")
+        ),
+        ("budget-not-exceeded",),
+        ("spending",),
+    ),
+    PlantedBug(
+        "approval-applied-twice",
+        "what was approved is applied by every node that finds it",
+        (
+            Sql("approvals", "end", "SET state = ?4", "SET state = coalesce(state, ?4)"),
+            Code(
+                "vox_mesh.oplog.grants.approvals:_ApprovedStep.key",
+                "return self.request.applied_as",
+                "return new_key()",
+            ),
+        ),
+        ("approval-applied-once",),
+        ("approvals",),
+    ),
+    PlantedBug(
         "ended-twice",
         "a job that has ended is aborted, and ends again",
         (Sql("jobs", "abort", "WHERE j.ended_ms IS NULL)", ")"),),

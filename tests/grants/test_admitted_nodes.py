@@ -29,7 +29,7 @@ async def test_a_node_that_is_not_admitted_can_write_no_more_until_the_owner_adm
         await owner.grants.set_strict(strict=True)
         for mesh in (other, command):
             with pytest.raises(NodeNotAdmitted, match="has not admitted this node") as refusal:
-                await mesh.oplog.append(NOTE.name, {"when": "after"})
+                await mesh.oplog.anchor()
             assert f"`vox-mesh nodes admit other --key {other.identity.key.public}`" in refusal.value.hint
         await owner.store.synced()
         before = [entry for entry in await owner.oplog.tail(100) if entry.kind == NOTE.name]
@@ -40,8 +40,7 @@ async def test_a_node_that_is_not_admitted_can_write_no_more_until_the_owner_adm
     await assert_whole(owner)
     assert (await owner.grants.admit_node("other")).public_key == other.identity.key.public
     async with Mesh.open(settings) as again:
-        again.oplog.register(NOTE)
-        entry = await again.oplog.append(NOTE.name, {"when": "admitted"})
+        entry = await again.oplog.anchor()
         assert await believes(owner, entry.key)
         await assert_whole(again)
 
@@ -56,8 +55,7 @@ async def test_the_owner_s_key_admits_what_its_user_starts_from_the_same_home(
         await owner.grants.set_strict(strict=True)
         async with Mesh.open(late_settings) as late:
             for node in (early, late):
-                node.oplog.register(NOTE)
-                await node.oplog.append(NOTE.name, {})
+                await node.oplog.anchor()
     await owner.store.synced()
     admissions = await owner.grants.admissions()
     for node in (owner, early, late):
@@ -89,8 +87,7 @@ async def test_a_new_key_of_a_node_is_admitted_with_it(shared_mesh: SharedMesh, 
             pass
     await owner.roles.rekey("other")
     async with Mesh.open(shared_mesh.settings("other")) as other:
-        other.oplog.register(NOTE)
-        entry = await other.oplog.append(NOTE.name, {})
+        entry = await other.oplog.anchor()
         assert await believes(owner, entry.key)
         await assert_whole(other)
 

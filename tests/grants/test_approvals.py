@@ -200,6 +200,14 @@ async def test_only_the_owner_and_those_who_may_do_it_themselves_approve(
     await assert_whole(owner)
 
 
+async def test_what_is_applied_counts_for_the_rate_of_the_grant(owner: MeshNode, other: MeshNode) -> None:
+    await admit(owner, "ask job.exec rate 1/1h")
+    first, second = await ask(other), await ask(other)
+    assert (await owner.approvals.approve(first)).state is ApprovalState.APPLIED
+    done = await owner.approvals.approve(second)
+    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "limit_reached")
+
+
 # --- hostile writers ----------------------------------------------------------------------------
 
 

@@ -168,10 +168,11 @@ async def test_a_waiter_whose_grant_is_revoked_is_not_served(owner: MeshNode, ot
 async def test_jobs_are_scheduled_by_grants_and_the_log_names_them(owner: MeshNode, other: MeshNode) -> None:
     with acting_as("ann"):
         await other.jobs.schedule("notes.web")
-        await owner.grants.admit("ann")
-        grant = await owner.grants.issue(
-            "ann", ["job.schedule kind notes.*", "job.exec program git args 'log **' env CI"]
-        )
+    await owner.grants.admit("ann")
+    grant = await owner.grants.issue(
+        "ann", ["job.schedule kind notes.*", "job.exec program git args 'log **' env CI"]
+    )
+    with acting_as("ann"):
         await other.jobs.schedule("notes.web")
         log = Manifest.of(command=["git", "log", "-1"], timeout=0, env={"CI": "1"})
         await other.jobs.schedule_all([log])
@@ -182,9 +183,9 @@ async def test_jobs_are_scheduled_by_grants_and_the_log_names_them(owner: MeshNo
         ):
             with pytest.raises(NotGranted):
                 await other.jobs.schedule_all([refused])
-        await owner.grants.revoke(grant.grant_id)
-        with pytest.raises(NotGranted):
-            await other.jobs.schedule("notes.web")
+    await owner.grants.revoke(grant.grant_id)
+    with acting_as("ann"), pytest.raises(NotGranted):
+        await other.jobs.schedule("notes.web")
     entries = await other.oplog.tail(kind="ScheduleJob", agent="ann")
     assert [each.grant for each in entries if each.accepted] == [None, grant.grant_id, grant.grant_id]
     assert {each.reason for each in entries if not each.accepted} <= {NotGranted.code}

@@ -17,9 +17,10 @@ from tools.sqld import Server
 from vox_mesh import Rows, Script, Statement, guard
 from vox_mesh.errors import BadValue, CircuitOpen, ClockOff, NotKnown, Refused
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.oplog.op_names import APPLY, DROP
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.oplog.op_kinds import APPLY, DROP, AuthoredOp, OpKind
+from vox_mesh.oplog.op_kinds import AuthoredOp, OpKind
 from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.script import new_key
@@ -362,7 +363,7 @@ async def test_an_op_that_waits_is_stored_though_no_one_can_look_then_what_it_wa
     async with scene() as there, there.node() as node:
         await know(node)
         dep = new_key()
-        there.gate.asking.extend([None, CircuitOpen("away")])  # when it looks once more
+        there.gate.asking.extend([None, None, CircuitOpen("away")])  # for grants, for `dep`, and once more
         op_id = await add(node, dep)
         assert not there.gate.asking
         await add(node, key=dep)

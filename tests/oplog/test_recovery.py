@@ -12,10 +12,10 @@ from tests.support.oplog.owners import recovery_named
 from tests.support.oplog.recovering import found_mesh, recover
 from vox_mesh import Mesh, Op, Script
 from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.model.oplog.op_names import OFFER
 from vox_mesh.model.oplog.succession import Transfer
 from vox_mesh.model.oplog.verification import TRANSFER
 from vox_mesh.oplog.export import export_log, verify_export
-from vox_mesh.oplog.op_kinds import OFFER
 
 
 async def test_another_node_takes_the_lost_owner_s_place(shared_mesh: SharedMesh, tmp_path: Path) -> None:

@@ -194,10 +194,10 @@ async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_pa
     assert "THIS IS WRONG, please report it: jobs" in found.stdout
 
 
-def test_ctrl_c_in_the_middle_leaves_no_process_and_a_usable_terminal(tmp_path: Path) -> None:
+def test_ctrl_c_in_the_middle_of_a_strict_run_leaves_no_process_and_a_usable_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        _COMMAND,
+        [*_COMMAND, "--strict"],
         cwd=tmp_path,
         env=environment(),
         stdin=theirs,
@@ -217,6 +217,8 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_a_usable_terminal(tmp_path: 
         process.kill()
         process.wait()
         os.close(ours)
+    for said in (b"makes the mesh strict", b"is refused the lock", b"which is revoked", b"approves it"):
+        assert said in printed
     assert b"alive" in printed  # the lines that are redrawn
     assert printed.rindex(_SHOWN) > printed.rindex(_HIDDEN)
     assert b"Traceback" not in printed

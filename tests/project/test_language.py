@@ -37,8 +37,8 @@ _LIMITS: Final = {
 _PINNED: Final = re.compile(r"--anew\b|`anew`|\banew(?=[:=,)])|(?<=body\.)anew\b|(?<=anew=)anew\b")
 """The option and the key `anew` of budgets, which users have."""
 
-_SAME_NAME: Final = frozenset({"Mesh"})
-"""`vox_mesh.Mesh` and `vox_mesh.sync.Mesh` are the same thing, with and without `await`."""
+_SAME_NAME: Final = frozenset({"AgentClient", "Mesh"})
+"""Those of `vox_mesh.sync` are the same things as those of `vox_mesh`, without `await`."""
 
 
 def _files(part: str) -> Iterator[Path]:

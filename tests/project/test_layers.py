@@ -17,7 +17,6 @@ PACKAGE = Path(__file__).resolve().parents[2] / "vox_mesh"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 _LAYERS: Final = (
-    "base_errors",
     "errors",
     "model",
     "observability",
@@ -35,6 +34,7 @@ _LAYERS: Final = (
     "jobs",
     "runtime",
     "views",
+    "client",
     "http",
     "node",
     "mesh",
@@ -54,7 +54,8 @@ _MAY_USE: Final = {
     "contrib": {"errors", "model", "store"},
     "nodes": {"errors", "model", "store", "observability"},
     "views": set(_LAYERS[: _LAYERS.index("runtime") + 1]) - {"settings", "contrib"},
-    "sync": {"errors", "mesh", "model", "nodes", "observability", "runtime", "settings"},
+    "client": {"errors", "model", "nodes", "jobs"},
+    "sync": {"client", "errors", "mesh", "model", "nodes", "observability", "runtime", "settings"},
 }
 """Layers that may import less than all that is below them."""
 

@@ -16,8 +16,8 @@ from vox_mesh import Conflict, Job, JobState, Mesh, Message
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.op_names import RESOLVE
 from vox_mesh.model.oplog.verification import ChainReport
-from vox_mesh.oplog.op_kinds import RESOLVE
 
 _MOST: Final = 10_000
 

@@ -20,6 +20,7 @@ from tools.demo.scenario import (
     VICTIM,
     manifests,
 )
+from tools.demo.strict_part import StrictPart
 from tools.demo.view import View
 from tools.demo.workspace import Event, Workspace
 from vox_mesh import Mesh, Message, Take
@@ -68,10 +69,18 @@ class DemoRun:
         await self._mesh.roles.initialise()
         for kind, node in ROUTES.items():
             await self._mesh.roles.route_kind(kind, node)
-        jobs = await self._mesh.jobs.schedule_all(manifests())
-        self._view.wanted = len(jobs)
+        *jobs, release = manifests()
+        self._view.wanted = len(jobs) + 1
         routed = " and ".join(ROUTES)
-        self._view.say(f"{len(jobs)} jobs are scheduled: fetch, build, test; {routed} go to {OWNER}")
+        if self._workspace.is_strict:
+            strict = StrictPart(self._workspace, self._mesh, self._view.say)
+            await strict.prepare()
+            await strict.show_limits()
+            await self._mesh.jobs.schedule_all(jobs)
+            await strict.schedule_with_approval([release])
+        else:
+            await self._mesh.jobs.schedule_all([*jobs, release])
+        self._view.say(f"{len(jobs) + 1} jobs are scheduled: fetch, build, test; {routed} go to {OWNER}")
         await self._mesh.occ.write("memories", PLAN, {"content": "the first plan"}, None)
         await asyncio.gather(self._join(OWNER), self._join(VICTIM))
 
@@ -89,7 +98,7 @@ class DemoRun:
         """Show two agents the same plan, and let both rewrite it."""
         plan = await self._mesh.occ.read("memories", PLAN)
         for agent in (OWNER, HEIR):
-            await self._mesh.messages.send(agent, plan, sender="demo", msg_type="revise", priority=3)
+            await self._mesh.messages.send(agent, plan, sender=OWNER, msg_type="revise", priority=3)
         lost = await self._processes.first(lambda each: each["event"] == "revised" and bool(each["conflict"]))
         self._view.say(
             "wrote the plan at the same time as another: its version is kept for review", lost["node"]

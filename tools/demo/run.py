@@ -59,17 +59,17 @@ async def _keep_copy(workspace: Workspace) -> None:
 
 
 @contextmanager
-def _workspace(has_server: bool) -> Iterator[Workspace]:
+def _workspace(*, has_server: bool, is_strict: bool) -> Iterator[Workspace]:
     """Yield an empty folder, and a server if one is wanted."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     make_private(FOLDER)
     if not has_server:
-        yield Workspace(FOLDER)
+        yield Workspace(FOLDER, is_strict=is_strict)
         return
     from tools.sqld import Server  # installed on first use
 
     with Server() as server:
-        yield Workspace(FOLDER, server.url, server.token)
+        yield Workspace(FOLDER, server.url, server.token, is_strict=is_strict)
 
 
 def main() -> int | str:
@@ -89,11 +89,12 @@ def main() -> int | str:
 def _run() -> int:
     parser = argparse.ArgumentParser(prog="demo", description="three orchestrators do sixty jobs together")
     parser.add_argument("--server", choices=["sqld"], help="on a real server with replicas, not on a file")
+    parser.add_argument("--strict", action="store_true", help="on a strict mesh: agents act by grants only")
     parser.add_argument("--check", action="store_true", help="only say again what the last run has proven")
     options = parser.parse_args()
     forget_settings()
     console = Console()
     if options.check:
         return 0 if asyncio.run(check(Workspace(FOLDER), console)) else 1
-    with _workspace(options.server is not None) as workspace:
+    with _workspace(has_server=options.server is not None, is_strict=options.strict) as workspace:
         return 0 if asyncio.run(run_demo(workspace, console)) else 1

@@ -24,12 +24,16 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder, and the server if there is one. Without it the database is a file in the folder."""
+    """The folder, and the server if there is one. Without it the database is a file in the folder.
+
+    `is_strict`: nothing is done without a grant.
+    """
 
     folder: Path
     url: str | None = None
     token: str | None = None
     mesh_token: str = field(default_factory=new_token, repr=False)
+    is_strict: bool = False
 
     @property
     def database(self) -> Path:
@@ -66,6 +70,8 @@ class Workspace:
             "VOX_MESH_TOKEN": self.mesh_token,
             "VOX_DB_PATH": str(self.database.absolute() if self.url is None else home / "local.db"),
         }
+        if self.is_strict:
+            variables["VOX_MESH_STRICT"] = "1"
         if self.url is not None and self.token is not None:
             variables |= {"VOX_DB_URL": self.url, "VOX_DB_TOKEN": self.token}
         return variables

@@ -102,7 +102,10 @@ _STATUS: Final = (
     ),
 )
 _NOT_ALLOWED: Final = frozenset(
-    {"not_the_owner", "not_the_coordinator", NotGranted.code, ApprovalNeeded.code}
+    (
+        *("not_the_owner", "not_the_coordinator", "own_request", "not_an_approver"),
+        *(NotGranted.code, ApprovalNeeded.code),
+    )
 )
 """Refusal reasons that concern the caller's permissions, not the state."""
 

@@ -6,20 +6,20 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from datetime import datetime
+from typing import Any, Final
 
 import orjson
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.permitted import PermittedJobs, ended_item
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
-from vox_mesh.jobs.scheduling.permitted import PermittedScheduling
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
@@ -34,13 +34,15 @@ from vox_mesh.model.jobs.records import (
     Job,
     JobState,
 )
-from vox_mesh.model.rhythm.bindings import AT_DOWNBEAT, phase_in
+from vox_mesh.model.jobs.records import Scheduled as Scheduled
+from vox_mesh.model.jobs.retry import retry_manifest
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.oplog.grants.permits import Permits
+from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
+from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -69,20 +71,6 @@ _REFUSALS: Final = {
         "retry it and name the new job, or wait for its end with `when: end`",
     ),
 }
-
-
-class Scheduled(NamedTuple):
-    """A job that was scheduled now or, if the manifest is identical, before.
-
-    `spooled`: the database is unreachable, and the job is scheduled when it is back. If an identical one
-    exists there, that one counts: refer to it by its id.
-    """
-
-    job_id: str
-    ulid: str
-    kind: str
-    is_new: bool = True
-    spooled: bool = False
 
 
 Reference = str | Job | Scheduled
@@ -117,11 +105,12 @@ class Jobs:
         self.authorship = JobAuthorship(store, self.queries, trusted_keys, roles, monotonic)
         self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
-        self.permitted = PermittedScheduling(writer, self.transitions, permits)
+        self.permits = permits
+        self.permitted = PermittedJobs(writer, self.transitions, permits, trusted_keys, Pages(store))
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
         self.questions = JobQuestions(
-            store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id
+            store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
         )
         self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
@@ -208,7 +197,7 @@ class Jobs:
         _refuse_too_many(len(items), sum(len(item.get("after", ())) for item in items))
         began, by_id = tracing.began(), {item["job_id"]: item for item in items}
         wanted = [*by_id.values()]
-        script, is_spooled = await self.permitted.write(wanted, self._write, spool=spool, defer=defer)
+        script, is_spooled = await self.permitted.schedule(wanted, self._write, spool=spool, defer=defer)
         self.authorship.remember(by_id.values(), script.key)
         spans = ((job_id, {"vox.job.kind": item["kind"]}) for job_id, item in by_id.items())
         tracing.record_jobs("job schedule", spans, began)
@@ -292,7 +281,7 @@ class Jobs:
 
         A new job waits for a predecessor of the old one only if that one is retried too, now or before.
         """
-        manifests = [_retry_manifest(job) for job in jobs]
+        manifests = [retry_manifest(job) for job in jobs]
         retries = {job.job_id: each.content_id for job, each in zip(jobs, manifests, strict=True)}
         predecessors = [await self.predecessor_results.conditions_named_by(job) for job in jobs]
         retries |= await self._retries({name for names in predecessors for name in names}, retries)
@@ -322,7 +311,7 @@ class Jobs:
                 if job is None or old in retries:
                     continue
                 if job.state in UNSUCCESSFUL:
-                    later[old] = _retry_manifest(job).content_id
+                    later[old] = retry_manifest(job).content_id
                 elif job_id != old:
                     retries[old] = job_id
             last = later
@@ -335,9 +324,15 @@ class Jobs:
         found = [each if isinstance(each, Job) else await self.find(each) for each in references]
         if not found:
             return []
-        script = self.transitions.abort(
-            [{"job_id": job.job_id} for job in found], reason, [job.last_op for job in found]
-        )
+        return await self.permitted.end(found, lambda permit: self._abort(found, reason, permit))
+
+    async def abort_for_mesh(self, job_ids: Iterable[str], reason: str) -> list[str]:
+        """Abort jobs as `abort` does, for the mesh itself: no agent acts."""
+        return await self._abort([await self.find(each) for each in job_ids], reason, OF_MESH)
+
+    async def _abort(self, jobs: Sequence[Job], reason: str, permit: Permit) -> list[str]:
+        items = [ended_item(job, permit) for job in jobs]
+        script = self.transitions.abort(items, reason, [job.last_op for job in jobs], permit)
         return await self._apply("job abort", script)
 
     async def yield_job(
@@ -352,13 +347,17 @@ class Jobs:
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)
         item = {
-            "job_id": job.job_id,
             "claim_token": job.claim_token,
             "not_before_ms": self.clock.now_ms + round(delay_s * 1_000),
             "reason": reason,
         }
         began = tracing.began()
-        await self._write(self.transitions.yield_jobs([item], causes=[job.last_op]))
+
+        def write(permit: Permit) -> Awaitable[Outcome]:
+            items = [ended_item(job, permit) | item]
+            return self._write(self.transitions.yield_jobs(items, causes=[job.last_op], permit=permit))
+
+        await self.permitted.end([job], write)
         tracing.record_jobs("job yield", [tracing.about(job)], began)
         return job
 
@@ -468,23 +467,6 @@ def _expiry_item(job: Job) -> Item:
     """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
     item: Item = {"job_id": job.job_id, "claim_token": job.claim_token}
     return item if job.may_be_interrupted else {**item, "state": JobState.FAILED.value}
-
-
-def _retry_manifest(job: Job) -> Manifest:
-    """Return the manifest of a job's retry."""
-    options = {
-        "after": None,
-        "retry_of": job.job_id,
-        "priority": job.priority,
-        "max_attempts": job.max_attempts,
-        "max_interruptions": job.max_interruptions,
-        "backoff": timedelta(milliseconds=job.backoff_ms),
-        "at": job.binding if job.binding == AT_DOWNBEAT else None,
-        "during": phase_in(job.binding),
-    }
-    if job.lease_ms is not None:
-        options["lease"] = timedelta(milliseconds=job.lease_ms)
-    return Manifest.of_core(job.core).model_copy(update=options)
 
 
 def _name(reference: Reference) -> str:

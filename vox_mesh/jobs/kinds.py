@@ -15,9 +15,10 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.documents.validation import shown
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.manifest_fields import Kind
-from vox_mesh.oplog.op_kinds import DRAIN_NODE, SET_KIND, UNDRAIN_NODE
+from vox_mesh.model.oplog.op_names import DRAIN_NODE, SET_KIND, UNDRAIN_NODE
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.script import Op, Statement
 from vox_mesh.store.store import Store
 
 MAX_RATE_MS: Final = 30 * 86_400_000
@@ -44,7 +45,8 @@ Limit = int | None | Keep
 class JobKinds:
     """Sets the rules of job kinds for the whole mesh. Kinds are exact names, not patterns."""
 
-    def __init__(self, store: Store, queries: JobQueries) -> None:
+    def __init__(self, store: Store, queries: JobQueries, permits: Permits) -> None:
+        self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
         self._queries = queries
@@ -114,7 +116,7 @@ class JobKinds:
 
     async def _write(self, op: str, payload: dict[str, Any], sql: str, *values: Any) -> None:
         statement = Statement(sql, (*self._mesh, *values))
-        await self._store.write(Script(statement, op=Op(op, canonical(payload))))
+        await self._permits.write_op(Op(op, canonical(payload)), statement)
 
 
 def _check_kind(kind: str) -> str:

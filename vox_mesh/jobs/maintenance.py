@@ -139,7 +139,7 @@ class JobMaintenance:
         """Pass questions on, abort the jobs whose questions were not answered in time, forget old ones."""
         if expired := await self._jobs.questions.pass_on_due():
             with suppress(IllegalTransition):  # another node was first
-                await self._jobs.abort(*expired, reason=EXPIRED)
+                await self._jobs.abort_for_mesh(expired, EXPIRED)
         await self._jobs.questions.forget()
 
     async def _abort_blocked(self) -> None:
@@ -147,4 +147,4 @@ class JobMaintenance:
         rows = await self._store.read(SQL["awaiting_refused"], (*self._mesh, _MAX_BATCH))
         if rows:
             with suppress(IllegalTransition):  # another node was first
-                await self._jobs.abort(*(row[0] for row in rows), reason=REFUSED)
+                await self._jobs.abort_for_mesh([row[0] for row in rows], REFUSED)

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vox_mesh.errors import MeshError, NotKnown, Refused
 from vox_mesh.jobs.job_ends import JobEnds
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.json_text import read_json, read_stored
+from vox_mesh.model.base.json_text import read_json
 from vox_mesh.model.jobs.claim_history import moved_jobs
 from vox_mesh.model.jobs.question import ANSWER, ESCALATE, check_answer
+from vox_mesh.model.jobs.question import AskedQuestion as AskedQuestion
 from vox_mesh.model.jobs.records import YIELD, Job
 from vox_mesh.model.messages.records import ROLE
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.pages import EntryFilter, Pages
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.acting import current_agent, refuse_unless_own
@@ -40,27 +42,6 @@ Notify = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 """Sends an agent a question."""
 
 
-class AskedQuestion(NamedTuple):
-    """The last question of a job."""
-
-    job_id: str
-    question_id: str
-    asked_by: str
-    asked_of: str | None
-    asked_ms: int
-    expires_ms: int | None
-    escalate_to: str | None
-    escalate_ms: int | None
-    question: str
-    answered_by: str | None
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """Return the question as its op has it."""
-        document: dict[str, Any] = read_stored(self.question)
-        return document
-
-
 class JobQuestions:
     """Reads, answers and passes on the questions of jobs."""
 
@@ -71,7 +52,9 @@ class JobQuestions:
         trusted_keys: TrustedKeys,
         clock: MeshClock,
         node_id: Callable[[], str],
+        permits: Permits,
     ) -> None:
+        self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
         self._ends = ends
@@ -106,23 +89,25 @@ class JobQuestions:
         check_answer(asked.document, answer)
         by = agent or current_agent() or self._node_id()
         if asked.answered_by is None:
-            await self._write_answer(asked, answer, by, [job.last_op])
+            await self._write_answer(asked, answer, by, job)
         written = await self._signed_answer(asked)
         if written is None or canonical(written["answer"]) != canonical(answer):
             raise _already_answered()
         return asked._replace(answered_by=written["by"])
 
-    async def _write_answer(self, asked: AskedQuestion, answer: Any, by: str, causes: list[str]) -> None:
-        payload = {"job_id": asked.job_id, "answer": answer, "by": by}
+    async def _write_answer(self, asked: AskedQuestion, answer: Any, by: str, job: Job) -> None:
+        payload = {"job_id": asked.job_id, "kind": job.kind, "answer": answer, "by": by}
         values = (*self._mesh, asked.job_id, asked.question_id)
-        script = Script(
-            Statement(_SQL["refuse_unless_open"], values, refusal=_NOT_OPEN),
-            Statement(_SQL["answer"], (*values, by)),
-            key=asked.question_id,
-            op=Op(ANSWER, canonical(payload), tuple(causes)),
-        )
+        # An answer that is refused in the log ends its job: so a missing grant is noticed before.
+        self._permits.expect_grants(by)
         try:
-            await self._store.write(script)
+            await self._permits.write_op(
+                Op(ANSWER, canonical(payload), (job.last_op,)),
+                Statement(_SQL["refuse_unless_open"], values, refusal=_NOT_OPEN),
+                Statement(_SQL["answer"], (*values, by)),
+                key=asked.question_id,
+                agent=by,
+            )
         except Refused as refused:
             if refused.reason != _NOT_OPEN:
                 raise

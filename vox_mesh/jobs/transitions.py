@@ -12,7 +12,6 @@ import orjson
 from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
@@ -103,7 +102,7 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
-        attested: AgentAttestation | None = None,
+        permit: Permit | None = None,
         within: Opening | None = None,
         agent: str | None = None,
     ) -> tuple[Script, Script]:
@@ -111,15 +110,16 @@ class JobTransitions:
 
         If it is refused as `not_all`, `claim` may still get some of them. `agent` is charged for the work.
         """
-        claim = self._claim_op(items, lease_ms, routing, causes, attested, agent)
+        claim = self._claim_op(items, lease_ms, routing, causes, permit, agent)
         start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,))
         return (
             claim.script(
+                *(() if permit is None else permit.guards),
                 *_not_early(within),
                 claim.step("take"),
                 claim.guarded("refuse_unless_all", NOT_ALL),
                 *_not_late(within),
-                *([] if attested is None else [claim.step("record_takes")]),
+                *([] if permit is None else [claim.step("record_takes")]),
             ),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
@@ -130,19 +130,20 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
-        attested: AgentAttestation | None = None,
+        permit: Permit | None = None,
         within: Opening | None = None,
         agent: str | None = None,
         reserves: bool = False,
     ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens.
 
-        `attested` is the agent on whose behalf the node claims them. With `within`, it is refused unless the
-        opening contains the time of the claim. `agent` is charged for the work; with `reserves`, tokens and
-        money are reserved of its budgets and those of accounts.
+        `permit` is that of the agent for which the node claims them. With `within`, it is refused unless
+        the opening contains the time of the claim. `agent` is charged for the work; with `reserves`, tokens
+        and money are reserved of its budgets and those of accounts.
         """
-        op = self._claim_op(items, lease_ms, routing, causes, attested, agent)
+        op = self._claim_op(items, lease_ms, routing, causes, permit, agent)
         return op.script(
+            *(() if permit is None else permit.guards),
             *_not_early(within),
             *([op.step("reserve")] if reserves else []),
             op.step("claim"),
@@ -154,7 +155,7 @@ class JobTransitions:
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("record_claims"),
             op.step("forget_claims"),
-            *([] if attested is None else [op.step("record_takes")]),
+            *([] if permit is None else [op.step("record_takes")]),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
 
@@ -164,13 +165,15 @@ class JobTransitions:
         lease_ms: int,
         routing: Routing,
         causes: Iterable[str],
-        attested: AgentAttestation | None,
+        permit: Permit | None,
         agent: str | None,
     ) -> _JobOp:
         payload: dict[str, Any] = {"jobs": items, "lease_duration_ms": lease_ms}
-        if attested is not None:
-            payload |= {"agent": attested.agent, "grant": attested.grant}
-        op = self._op(CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes)
+        if permit is not None:
+            payload |= {"agent": permit.agent, "grant": permit.grant_id}
+        op = self._op(
+            CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes, permit=permit
+        )
         return op.charged_to(agent)
 
     def renew(self, items: Sequence[Item], lease_ms: int, *effects: Statement) -> Script:
@@ -242,14 +245,21 @@ class JobTransitions:
         claimer: str | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
+        permit: Permit | None = None,
     ) -> Script:
-        """Yield jobs, all or none; without a claimer, whichever node holds them."""
+        """Yield jobs, all or none; without a claimer, whichever node holds them.
+
+        `permit`: by which an agent returns jobs by hand that it does not hold.
+        """
         asks = any("question" in item for item in items)
         agent = current_agent() if asks else None
-        payload = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
-        op = self._op(YIELD, payload, claimer, causes=causes)
+        payload: dict[str, Any] = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
+        if permit is not None and permit.grant_id is not None:
+            payload["by_hand"] = True
+        op = self._op(YIELD, payload, claimer, causes=causes, permit=permit)
         is_taken = claimer is None or any("interrupted" in item for item in items)
         return op.script(
+            *(() if permit is None else permit.guards),
             *([op.step("take_phrases")] if is_taken else ()),
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -265,13 +275,16 @@ class JobTransitions:
         op = self._op(EXPIRE, {"jobs": items, "interrupts": True}, causes=causes)
         return self._end(op, "expire")
 
-    def abort(self, items: Sequence[Item], reason: str, causes: Iterable[str] = ()) -> Script:
-        """Abort the jobs that are not terminal."""
-        op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes)
-        return self._end(op, "abort")
+    def abort(
+        self, items: Sequence[Item], reason: str, causes: Iterable[str] = (), permit: Permit = OF_MESH
+    ) -> Script:
+        """Abort the jobs that are not terminal. `permit`: by which an agent does so; by default, the mesh."""
+        op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes, permit=permit)
+        return self._end(op, "abort", permit.guards)
 
-    def _end(self, op: _JobOp, name: str) -> Script:
+    def _end(self, op: _JobOp, name: str, guards: Sequence[Statement] = ()) -> Script:
         return op.script(
+            *guards,
             op.step("take_phrases"),
             op.step(name),
             op.guarded("refuse_unless_moved", _ILLEGAL),

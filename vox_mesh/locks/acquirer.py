@@ -30,7 +30,6 @@ from vox_mesh.errors import (
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.pattern_registry import PATTERNS_CHANGED, PatternRegistry
 from vox_mesh.locks.scripts import (
-    OF_MESH,
     LockRequest,
     QueueResult,
     fast_release_script,
@@ -185,7 +184,7 @@ class LockAcquirer:
 
     # --- upgrade ---------------------------------------------------------------------------------
 
-    async def convert(self, lock: Lock, *, is_shared: bool) -> Lock:
+    async def convert(self, lock: Lock, *, is_shared: bool, grant: str | None) -> Lock:
         """Turn a lock into a shared or an exclusive one with a new token, without releasing it in between.
 
         Raises `LockHeld` if others share it, and `StaleFence` if it is no longer held.
@@ -198,7 +197,7 @@ class LockAcquirer:
             holder_agent=lock.holder_agent,
             is_shared=is_shared,
             ttl=lock.ttl,
-            grant=OF_MESH,  # it is held already
+            grant=grant,
         )
         sent_at = self._monotonic()
         try:

@@ -7,13 +7,14 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vox_mesh.errors import LockHeld, MeshError, NotKnown, Refused, StaleFence
 from vox_mesh.locks.acquirer import LockAcquirer
 from vox_mesh.locks.agent_locks import AgentLocks, LockOwner
 from vox_mesh.locks.holders import LockHolders
 from vox_mesh.locks.holding import HeldLocks, Renew
+from vox_mesh.locks.lock_uses import holding_acts, lock_uses
 from vox_mesh.locks.scripts import (
     MAX_TTL_S,
     MESH_PREFIX,
@@ -34,19 +35,17 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permits import OF_MESH as OF_MESH_ITSELF
+from vox_mesh.oplog.grants.permits import Acted, Permit, Permits
 from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
-if TYPE_CHECKING:
-    from vox_mesh.model.grants.capability import Act
-    from vox_mesh.model.grants.limits import Use
-
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
+_MESH_PERMIT: Final = OF_MESH_ITSELF._replace(grant_id=OF_MESH)
 _NO_LONGER_HELD: Final = "no_longer_held"
 _MAX_REACQUISITIONS: Final = 3
 _LIST_HINT: Final = "run `vox-mesh lock list` to see the locks that are held"
@@ -144,12 +143,18 @@ class Locks:
             by_permit = request
             if permit.grant_id is not None:  # the other request, if it was made, is withdrawn
                 by_permit = replace(request, request_id=new_key(), grant=permit.grant_id)
-                by_permit.usage = permit.using(lambda: _uses(by_permit)).usage
+                by_permit.usage = permit.using(lambda: lock_uses(by_permit)).usage
             return self._acquirer.acquire(by_permit, wait=wait)
 
-        return await self._permits.attempt(
-            lambda: _acts(request), acquire, agent=request.holder_agent, is_logged=False
-        )
+        return await self._by_permit(request.keys, request.holder_agent, acquire)
+
+    async def _by_permit(
+        self, keys: Sequence[str], agent: str, act: Callable[[Permit], Awaitable[Acted]]
+    ) -> Acted:
+        """Acquire keys, or go on holding them, by a grant of the agent; the mesh itself needs none."""
+        if keys[0].startswith(MESH_PREFIX):
+            return await act(_MESH_PERMIT)
+        return await self._permits.attempt(lambda: holding_acts(keys), act, agent=agent, is_logged=False)
 
     async def acquire_or_renew(
         self,
@@ -242,10 +247,17 @@ class Locks:
         )
 
     async def renew(self, lock: Lock, *, ttl: Duration | None = None) -> Lock:
-        """Renew the lock for its TTL from now on; raise `StaleFence` if it is no longer held."""
+        """Renew the lock for its TTL from now on; raise `StaleFence` if it is no longer held.
+
+        Raises `NotGranted` if its agent has no grant for it any more: then it ends with its lease.
+        """
         ttl = lock.ttl if ttl is None else checked_ttl(ttl)
         sent_at = self._monotonic()
-        outcome = await self._store.write(renew_script(self._mesh, lock, ttl=ttl))
+        outcome = await self._by_permit(
+            lock.keys,
+            lock.holder_agent,
+            lambda permit: self._store.write(renew_script(self._mesh, lock, ttl=ttl, grant=permit.grant_id)),
+        )
         lock.ttl, lock.deadline, lock.expires_at = ttl, sent_at + ttl, outcome.rows[0]["expires_at"]
         return lock
 
@@ -269,11 +281,18 @@ class Locks:
 
     async def upgrade(self, lock: Lock) -> Lock:
         """Turn a shared lock into an exclusive one with a new token; raise `LockHeld` if others share it."""
-        return await self._acquirer.convert(lock, is_shared=False)
+        return await self._convert(lock, is_shared=False)
 
     async def downgrade(self, lock: Lock) -> Lock:
         """Turn an exclusive lock into a shared one with a new token, without releasing it in between."""
-        return await self._acquirer.convert(lock, is_shared=True)
+        return await self._convert(lock, is_shared=True)
+
+    async def _convert(self, lock: Lock, *, is_shared: bool) -> Lock:
+        return await self._by_permit(
+            lock.keys,
+            lock.holder_agent,
+            lambda permit: self._acquirer.convert(lock, is_shared=is_shared, grant=permit.grant_id),
+        )
 
     def guard(self, lock: Lock) -> Statement:
         """Return a guard that raises `StaleFence` unless the lock is held.
@@ -450,12 +469,14 @@ class Locks:
         statements += [
             Statement(_SQL[name], (*self._mesh, requests)) for name in ("break_exclusive", "break_shared")
         ]
-        from vox_mesh.oplog.op_kinds import BREAK  # imported late: no other command on locks writes an op
+        from vox_mesh.model.oplog.op_names import (
+            BREAK,  # imported late: no other command on locks writes an op
+        )
 
         broken_locks = [[h.holder_node, h.holder_agent, h.fence_token] for h in holders]
         payload = canonical({"key": key, "holders": broken_locks, "reason": reason})
         try:
-            broken = await self._store.write(Script(*statements, op=Op(BREAK, payload)))
+            broken = await self._permits.write_op(Op(BREAK, payload), *statements)
         except Refused as refused:
             if refused.reason != _NO_LONGER_HELD:
                 raise
@@ -465,18 +486,3 @@ class Locks:
 
 def _not_held(key: str, fence_token: int) -> NotKnown:
     return NotKnown(f"{key} is not held under token {fence_token}", hint=_LIST_HINT)
-
-
-def _acts(request: LockRequest) -> list[Act]:
-    """Return the acts for which a request needs a grant."""
-    from vox_mesh.model.grants.capability import ACQUIRE, Act  # imported late: few agents need grants
-
-    return [Act(ACQUIRE, key) for key in request.keys]
-
-
-def _uses(request: LockRequest) -> list[Use]:
-    """Return how a request is counted: once, with all of its keys."""
-    from vox_mesh.model.grants.limits import Item, ItemKind, Use
-
-    item = Item(ItemKind.LOCK, request.item_id)
-    return [Use(act, item) for act in _acts(request)]

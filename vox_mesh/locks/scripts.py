@@ -215,7 +215,7 @@ class LockRequest:
         )
         leave = () if can_wait else (Statement(_SQL["leave_queue"], (*mesh, self.request_id)),)
         return Script(
-            *self._grant_guards(mesh),
+            *_grant_guards(mesh, self.holder_agent, self.holder_node, self.grant),
             *(self.usage if ticket is None else ()),
             *preface,
             Statement(_SQL["raise_generation"], mesh),
@@ -271,12 +271,6 @@ class LockRequest:
             Script(leave, repeatable=True),
         )
 
-    def _grant_guards(self, mesh: Mesh) -> Sequence[Statement]:
-        """Return the guard that the agent may take locks by its grant; none if the mesh itself asks."""
-        if self.grant == OF_MESH:
-            return ()
-        return (grant_guard(mesh, self.holder_agent, self.holder_node, self.grant),)
-
     def _granted_guard(self, mesh: Mesh) -> Statement:
         sql = _sql_on_table("refuse_unless_granted", is_shared=self.is_shared)
         return Statement(sql, (*mesh, self.request_id, json(self.keys)), refusal=LockHeld.code)
@@ -291,6 +285,11 @@ class LockRequest:
             *_uncontend_statements(mesh, keys, deletes_free=True),
             repeatable=True,
         )
+
+
+def _grant_guards(mesh: Mesh, agent: str, node: str, grant: str | None) -> Sequence[Statement]:
+    """Return the guard that an agent may hold locks by its grant; none if the mesh itself does."""
+    return () if grant == OF_MESH else (grant_guard(mesh, agent, node, grant),)
 
 
 def _uncontend_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:
@@ -317,12 +316,20 @@ def release_script(mesh: Mesh, lock: Lock) -> Script:
     return Script(answer=Answer(sql, held_values(mesh, lock), ("lock_key",)), repeatable=True)
 
 
-def renew_script(mesh: Mesh, lock: Lock, *, ttl: float) -> Script:
-    """Return the script that renews a held lock for `ttl` seconds; it answers with its new expiry."""
+def renew_script(mesh: Mesh, lock: Lock, *, ttl: float, grant: str | None) -> Script:
+    """Return the script that renews a held lock for `ttl` seconds; it answers with its new expiry.
+
+    `grant`: by which its agent goes on holding it.
+    """
     held = held_values(mesh, lock)
     renew = Statement(sql_for_mode("renew", is_shared=lock.is_shared), (*held, modifier(ttl)))
+    guards = _grant_guards(mesh, lock.holder_agent, lock.holder_node, grant)
     return Script(
-        held_guard(mesh, lock), renew, answer=Answer(_SQL["expiry"], held, ("expires_at",)), repeatable=True
+        *guards,
+        held_guard(mesh, lock),
+        renew,
+        answer=Answer(_SQL["expiry"], held, ("expires_at",)),
+        repeatable=True,
     )
 
 

@@ -17,7 +17,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from vox_mesh.errors import BadSettings, BadValue, Overloaded, Refused, StaleFence
+from vox_mesh.errors import BadSettings, BadValue, NotGranted, Overloaded, Refused, StaleFence
 from vox_mesh.locks.agent_locks import LockOwner, by_request
 from vox_mesh.locks.holders import LockHolders, lock_of
 from vox_mesh.locks.scripts import held_guard, json
@@ -206,6 +206,13 @@ class LockSessions:
             return await self._renew(lock, ttl)
         except StaleFence:
             _log.debug("session lock has ended: key=%s", rows[0].lock_key)
+            return None
+        except NotGranted:
+            _log.info(
+                "session lock ends with its lease, its agent has no grant for it: key=%s agent=%s",
+                rows[0].lock_key,
+                rows[0].holder_agent,
+            )
             return None
 
     async def _announce(self, nodes: Sequence[Session]) -> None:

@@ -30,6 +30,9 @@ _COST_MS: Final = 24 * 3_600_000
 _RETENTION_MS: Final = 30 * 24 * 3_600_000
 _MAX_KEPT: Final = 10_000
 _PRUNED_AT_ONCE: Final = 500
+_MAX_DETAILS: Final = 20
+_SCANNED_ENTRIES: Final = 5_000
+_SCANNED_MESSAGES: Final = 10_000
 _SQL: Final = named("agents")
 
 
@@ -66,6 +69,46 @@ class Agent(NamedTuple):
     cost: float
 
 
+class LockOfAgent(NamedTuple):
+    """A lock that an agent holds, and until when."""
+
+    lock_key: str
+    expires_at: str
+
+
+class JobOfAgent(NamedTuple):
+    """A job that an agent has taken or scheduled."""
+
+    job_id: str
+    kind: str
+    state: str
+
+
+class AgentAction(NamedTuple):
+    """An entry of the log by which an agent acted, or tried to."""
+
+    op_id: str
+    kind: str
+    hlc: str
+    accepted: bool
+    reason: str | None
+
+
+class AgentDetails(NamedTuple):
+    """What one agent holds and has done last. The lists are cut short.
+
+    `unacknowledged`: messages that it has received and not acknowledged. `awaiting`: messages that it has
+    sent and that are not acknowledged. Scheduled jobs and actions are those in the last part of the log.
+    """
+
+    locks: Sequence[LockOfAgent] = ()
+    taken: Sequence[JobOfAgent] = ()
+    scheduled: Sequence[JobOfAgent] = ()
+    unacknowledged: int = 0
+    awaiting: int = 0
+    last_actions: Sequence[AgentAction] = ()
+
+
 class Agents:
     """List the agents of the mesh, and prune those not seen for a month."""
 
@@ -89,6 +132,24 @@ class Agents:
                 hint="run `vox-mesh agents --all` to see all agents",
             )
         return found[0]
+
+    async def details(self, agent_id: str) -> AgentDetails:
+        """Return what an agent holds and has done last, read from the primary."""
+        limits = (_MAX_DETAILS, _SCANNED_ENTRIES, _SCANNED_MESSAGES, iso_of(self._clock.now_ms))
+        values = (*self._store.mesh_id, agent_id, *limits)
+        record = (await self._store.read(_SQL["details"], values, fresh=True)).value
+        try:
+            locks, taken, scheduled, unacknowledged, awaiting, actions = orjson.loads(record)
+        except orjson.JSONDecodeError:  # a row holds text that no node can have written
+            return AgentDetails()
+        return AgentDetails(
+            [LockOfAgent._make(each) for each in locks],
+            [JobOfAgent._make(each) for each in taken],
+            [JobOfAgent._make(each) for each in scheduled],
+            unacknowledged,
+            awaiting,
+            [AgentAction(op_id, kind, hlc, bool(done), why) for op_id, kind, hlc, done, why in actions],
+        )
 
     async def _read(
         self,

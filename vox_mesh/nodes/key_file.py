@@ -30,7 +30,20 @@ def new_key() -> Ed25519PrivateKey:
 
 def load_or_create_key(path: Path, *, hint: str = _HINT) -> SigningKey:
     """Return the key in the file, created at first use; `hint` is for a file without a valid key."""
-    pem = load_or_create(path, _new_pem)
+    return _key_in(path, load_or_create(path, _new_pem), hint)
+
+
+def load_key(path: Path) -> SigningKey:
+    """Return the key in a file that exists."""
+    try:
+        return _key_in(path, path.read_bytes(), "make one with `vox-mesh agents init`")
+    except OSError as error:
+        raise BadSettings(
+            f"key file {path} can't be read: {error.strerror}", hint="make one with `vox-mesh agents init`"
+        ) from None
+
+
+def _key_in(path: Path, pem: bytes, hint: str) -> SigningKey:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise BadSettings(f"key file {path} can be read by others", hint=f"chmod 600 {path}")
     key = _usual_key(pem) or _any_key(pem)

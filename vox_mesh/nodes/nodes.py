@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -23,7 +23,7 @@ from vox_mesh.nodes.database_clock import FIRST_READ, hear_first
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.schema import VERSION
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.script import Op, Outcome, Statement
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("nodes")
@@ -107,12 +107,21 @@ def is_sound(row: Sequence[Any]) -> bool:
     return numbers and row[_TICK] > 0
 
 
+class WriteOp(Protocol):
+    """Writes an op and its effects."""
+
+    async def __call__(self, op: Op, *statements: Statement) -> Outcome:
+        """Write them in one transaction."""
+
+
 class Nodes:
     """List and watch the nodes of the mesh."""
 
-    def __init__(self, store: Store, clock: MeshClock) -> None:
+    def __init__(self, store: Store, clock: MeshClock, write_op: WriteOp) -> None:
+        """`write_op` writes an op by a grant of the acting agent, if it needs one."""
         self._store = store
         self._clock = clock
+        self._write_op = write_op
         self._known: dict[str, tuple[Any, ...]] = {}  # rows as last read
 
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
@@ -155,7 +164,7 @@ class Nodes:
         payload = canonical({"incarnation": node.incarnation, "node": node_id})
         op = Op(REMOVE_NODE, payload, signed=True)
         try:
-            return (await self._store.write(Script(has_ended, *effects, op=op))).key
+            return (await self._write_op(op, has_ended, *effects)).key
         except Refused as refused:
             if refused.reason != _IS_LIVE:
                 raise

@@ -13,6 +13,7 @@ from vox_mesh.errors import (
     AlreadyResolved,
     BadValue,
     MergeClash,
+    NotGranted,
     NotKnown,
     Refused,
     RowMoved,
@@ -20,12 +21,14 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.canonical import canonical, encode_row, row_of, row_text, show_row
 from vox_mesh.model.occ.merge import Columns, changed_columns, three_way
+from vox_mesh.model.oplog.op_names import RESOLVE
 from vox_mesh.occ.tables import WRITTEN_AT, RowAddress
 from vox_mesh.occ.versions import Versions, writer_of
-from vox_mesh.oplog.op_kinds import RESOLVE
+from vox_mesh.oplog.grants.permits import Permits
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, guard
+from vox_mesh.store.script import Op, Statement, guard
 from vox_mesh.store.store import Store
 
 GONE: Final = "gone"
@@ -109,7 +112,8 @@ class _Decision(NamedTuple):
 class Conflicts:
     """List and resolve conflicts."""
 
-    def __init__(self, store: Store, versions: Versions) -> None:
+    def __init__(self, store: Store, versions: Versions, permits: Permits) -> None:
+        self._permits = permits
         self._store = store
         self._versions = versions
 
@@ -239,9 +243,14 @@ class Conflicts:
         right = conflict.right if onto is None else await self._read_expected(address, onto)
         decision = _decide(conflict, address, right, chosen, value)
         written_at = None if decision.values is None else await self._versions.next(right)
-        script = self._script(conflict, address, decision, written_at, reason, agent or self._versions.agent)
+        agent = agent or current_agent() or self._versions.agent
+        op, statements = self._change(conflict, address, decision, written_at, reason, agent)
         try:
-            outcome = await self._versions.send(address, script)
+            outcome = await self._permits.write_op(
+                op, *statements, agent=agent, send=lambda script: self._versions.send(address, script)
+            )
+        except NotGranted:
+            raise
         except Refused as refused:
             if refused.reason == _NOT_OPEN:
                 raise _already_resolved(await self.find(conflict.conflict_id)) from None
@@ -254,7 +263,7 @@ class Conflicts:
             raise _row_moved(now, 0)
         return now
 
-    def _script(
+    def _change(
         self,
         conflict: Conflict,
         address: RowAddress,
@@ -262,7 +271,8 @@ class Conflicts:
         written_at: str | None,
         reason: str | None,
         agent: str | None,
-    ) -> Script:
+    ) -> tuple[Op, Sequence[Statement]]:
+        """Return the op that resolves a conflict, and its effects."""
         node_id = self._versions.node_id
         name, over, values = decision
         whose = (*self._mesh, conflict.conflict_id)
@@ -284,7 +294,7 @@ class Conflicts:
             "reason": reason,
             "who": {"node": node_id, "agent": agent},
         }
-        return Script(*statements, op=Op(RESOLVE, canonical(payload)))
+        return Op(RESOLVE, canonical(payload)), statements
 
     @property
     def _mesh(self) -> tuple[str, str]:

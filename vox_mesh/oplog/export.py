@@ -18,8 +18,13 @@ import orjson
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
 from vox_mesh.model.base.canonical import canonical, is_canonical, parse
 from vox_mesh.model.base.json_text import is_deeper
+from vox_mesh.model.grants.approval import ApprovalHistory
+from vox_mesh.model.grants.audit import APPROVAL_OPS, GRANT_OPS, GrantAudit
+from vox_mesh.model.grants.history import GrantHistory
+from vox_mesh.model.jobs.records import SCHEDULE
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.findings import ChainFinding, with_findings
 from vox_mesh.model.oplog.succession import Succession, Successions
 from vox_mesh.model.oplog.verification import (
     INITIALISE,
@@ -218,31 +223,61 @@ def verify_export(
     with _open(path) as file:
         header = _header(path, file.readline(_MAX_LINE_BYTES))
         recorded = "" if header.owner is None else header.owner.public_key
-        start = file.tell()
-        owners = _owners(_entries_of(_OF_OWNERS, path, file, header), header, owner_key)
+        owners = _owners(_entries_from_start(_OF_OWNERS, path, file, header), header, owner_key)
         witness = ChainWitness(
             owners or owner_key or recorded or None, header.keys, header.scope_id, recorded
         )
         for head in heads:
             witness.hear_head(head)
-        file.seek(start)
-        for entry in _entries_of(WITNESSES, path, file, header):
+        for entry in _entries_from_start(WITNESSES, path, file, header):
             witness.hear(entry)
-        file.seek(start)
         check = LogCheck(witness)
-        for number, line in _lines(path, file):
-            entry = _entry(path, number, line, header)
+        for entry in _entries_from_start(None, path, file, header):
             ends[entry.node_id] = RecordedHead(
                 entry.node_id, entry.seq, entry.hash, f"the export {path.name}"
             )
             if node_id in (None, entry.node_id):
                 check.check(entry)
-    reports = check.finish(node_id)
+        findings = _grant_findings(path, file, header, owners, node_id)
+    reports = with_findings(check.finish(node_id), findings)
     keys = (recorded,) if owners is None else owners.keys
     if owner_key is not None and owner_key not in keys:
         problem = f"the owner of the mesh is not {owner_key}, but {recorded or 'none'}"
         reports.append(ChainReport("", 0, 0, 0, problem))
     return ExportVerification(header, reports, list(ends.values()), keys)
+
+
+def _grant_findings(
+    path: Path, file: BinaryIO, header: ExportHeader, owners: Succession | None, node_id: str | None
+) -> list[ChainFinding]:
+    """Replay the grants, and return the entries of one chain, or of all, that were done without one."""
+    if owners is None:
+        return []
+    history = GrantHistory(owners.signer, header.scope_id, owners.owner.node_id)
+    for entry in sorted(_entries_from_start(GRANT_OPS, path, file, header), key=_place):
+        history.hear(entry)
+    if not history.is_in_use:
+        return []
+    approvals = ApprovalHistory(history, owners.signer)
+    for entry in sorted(_entries_from_start(APPROVAL_OPS, path, file, header), key=_place):
+        approvals.hear(entry)
+    audit = GrantAudit(history, approvals)
+    for entry in _entries_from_start(None, path, file, header):
+        if node_id in (None, entry.node_id):
+            audit.check(entry)
+    if audit.has_doubts:
+        for entry in _entries_from_start((SCHEDULE,), path, file, header):
+            audit.hear_schedule(entry)
+    return audit.findings
+
+
+def _entries_from_start(
+    kinds: Collection[str] | None, path: Path, file: BinaryIO, header: ExportHeader
+) -> Iterator[LogEntry]:
+    """Yield the entries of these kinds, or of all, from the first line after the header on."""
+    file.seek(0)
+    file.readline(_MAX_LINE_BYTES)
+    yield from _entries_of(kinds, path, file, header)
 
 
 def _owners(entries: Iterator[LogEntry], header: ExportHeader, owner_key: str | None) -> Succession | None:
@@ -261,14 +296,14 @@ def _place(entry: LogEntry) -> int:
 
 
 def _entries_of(
-    kinds: Collection[str], path: Path, file: BinaryIO, header: ExportHeader
+    kinds: Collection[str] | None, path: Path, file: BinaryIO, header: ExportHeader
 ) -> Iterator[LogEntry]:
-    """Yield the entries of these kinds."""
-    marks = [b'"kind":"%b"' % kind.encode() for kind in kinds]
+    """Yield the entries of these kinds, or of all."""
+    marks = [b'"kind":"%b"' % kind.encode() for kind in kinds or ()]
     for number, line in _lines(path, file):
-        if any(mark in line for mark in marks):
+        if kinds is None or any(mark in line for mark in marks):
             entry = _entry(path, number, line, header)
-            if entry.kind in kinds:
+            if kinds is None or entry.kind in kinds:
                 yield entry
 
 

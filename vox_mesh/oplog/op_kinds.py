@@ -8,42 +8,23 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.jobs.question import ANSWER, ESCALATE
 from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
-from vox_mesh.model.nodes.liveness import REMOVE_NODE
-from vox_mesh.model.nodes.store_memory import ROLLED_BACK
-from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
+from vox_mesh.model.oplog.op_names import (
+    CHARGE,
+    END_PHRASE,
+    ENDING_KINDS,
+    INTERNAL_KINDS,
+    MESH_KINDS,
+    RESTORE,
+)
 from vox_mesh.model.oplog.verification import (
-    ADMIT_NODE,
-    APPROVE,
-    DELEGATE,
-    DENY,
     DESIGNATE,
-    INITIALISE,
-    OWNER_GRANTS,
     OWNER_ONLY,
     REKEY,
-    REQUEST,
     ROUTE,
-    TRANSFER,
 )
 from vox_mesh.store.script import Statement
-
-RESTORE: Final = "RestoreBackup"
-BREAK: Final = "BreakLock"
-APPLY: Final = "ApplyDeferred"
-DROP: Final = "DropDeferred"
-RESOLVE: Final = "ResolveConflict"
-OFFER: Final = "OfferOwnership"
-SET_TEMPO: Final = "SetTempo"
-TEMPO_DECISION: Final = "TempoDecision"
-DECLARE_INCIDENT: Final = "DeclareIncident"
-CLEAR_INCIDENT: Final = "ClearIncident"
-END_PHRASE: Final = "EndPhrase"
-CHARGE: Final = "ChargeTokens"
-CLOCK_STEPPED: Final = "DatabaseClockStepped"
-ACCESS_REFUSED: Final = "AccessRefused"
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -109,39 +90,15 @@ class OpKind:
         return not self.does_something if self.appendable is None else self.appendable
 
 
-ADD_CRON: Final = "AddCron"
-REMOVE_CRON: Final = "RemoveCron"
-ADOPT_CRONS: Final = "AdoptCrons"
-ADD_RULE: Final = "AddRule"
-REMOVE_RULE: Final = "RemoveRule"
-SET_KIND: Final = "SetKind"
-DRAIN_NODE: Final = "DrainNode"
-UNDRAIN_NODE: Final = "UndrainNode"
-SET_BUDGET: Final = "SetBudget"
-REMOVE_BUDGET: Final = "RemoveBudget"
-
 WRITTEN_BY_JOBS: Final = frozenset((*JOB_OPS, INFERENCE, END_PHRASE, CHARGE, SEAL, ANCHOR))
 """The kinds of ops to which running a job leads, whatever it does."""
 
-_MESH_KINDS: Final = (
-    *(ADD_RULE, REMOVE_RULE),
-    *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
-    *(DELEGATE, ADMIT_NODE, *OWNER_GRANTS),
-    *(REQUEST, APPROVE, DENY),
-    *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
-    *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
-)
 _AUTHORABLE_KINDS: Final = (RESTORE, DESIGNATE, ROUTE, REKEY)
-_ENDING_KINDS: Final = (
-    *(SEAL, END_PHRASE, CHARGE, CLOCK_STEPPED, DECLARE_INCIDENT, CLEAR_INCIDENT, ACCESS_REFUSED),
-)
 
 _BUILT_IN: Final = (
-    *(OpKind(name, appendable=False) for name in (*_MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),
-    *(OpKind(name, appendable=False, ends_something=True) for name in _ENDING_KINDS),
+    *(OpKind(name, appendable=False) for name in (*MESH_KINDS, *_AUTHORABLE_KINDS, *JOB_OPS)),
+    *(OpKind(name, appendable=False, ends_something=True) for name in ENDING_KINDS),
 )
-
-_INTERNAL_KINDS: Final = frozenset((*_MESH_KINDS, *_ENDING_KINDS, *JOB_OPS))
 
 
 class OpKinds:
@@ -160,7 +117,7 @@ class OpKinds:
 
     def find_authorable(self, name: str) -> OpKind:
         """Return a kind that users may author; raise `BadValue` for those the mesh writes itself."""
-        if name in _INTERNAL_KINDS:
+        if name in INTERNAL_KINDS:
             raise BadValue(
                 f"op kind {name} can't be authored: it is written by the mesh itself",
                 hint="register one of your own",

@@ -10,10 +10,12 @@ from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.grants.needs import acts_of_op
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.findings import with_findings
+from vox_mesh.model.oplog.op_names import CLOCK_STEPPED
 from vox_mesh.model.oplog.verification import (
     WITNESSES,
     ChainReport,
@@ -27,8 +29,9 @@ from vox_mesh.nodes.database_clock import ConfirmedStep
 from vox_mesh.oplog.causal_audit import CausalAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.grants.node_audit import NodeAudit
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.mail_audit import MailAudit
-from vox_mesh.oplog.op_kinds import CLOCK_STEPPED, AuthoredOp, OpKind, OpKinds
+from vox_mesh.oplog.op_kinds import AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
@@ -76,6 +79,7 @@ class OpLog:
         trusted_keys: TrustedKeys,
         past: LogPast,
         grant_log: GrantLog,
+        permits: Permits,
         remembered: Callable[[], Sequence[RememberedStore]] = tuple,
     ) -> None:
         """`remembered` returns what nodes of this home remember of the database."""
@@ -88,6 +92,7 @@ class OpLog:
         self._trusted_keys = trusted_keys
         self._past = past
         self._grant_log = grant_log
+        self._permits = permits
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
@@ -120,15 +125,32 @@ class OpLog:
         known = self._kinds.find_authorable(kind)
         if not known.ends_something:
             self._clock.refuse_if_off()
-        if not (deps or known.does_something):
-            script = Script(key=key, appendable=known.can_spool, op=Op(kind, canonical(payload)))
+        text = canonical(payload)
+
+        async def append(permit: Permit) -> Outcome:
+            if deps or known.does_something:
+                return await self._append(known, payload, deps, key, timeout_s, permit)
+            script = permit.script(op=Op(kind, text), key=key, appendable=known.can_spool)
             return await self._store.write(script, timeout=timeout_s)
+
+        return await self._permits.attempt(lambda: acts_of_op(kind, text), append)
+
+    async def _append(
+        self,
+        kind: OpKind,
+        payload: JsonObject,
+        deps: Sequence[str],
+        key: str | None,
+        timeout_s: float | None,
+        permit: Permit,
+    ) -> Outcome:
+        """Append an op that has effects, or depends on others."""
         op_id = new_key() if key is None else key
-        standing = await self._dependency_state(known, op_id, deps)
-        statements = await self._statements(known, op_id, payload, deps, standing)
+        standing = await self._dependency_state(kind, op_id, deps)
+        statements = await self._statements(kind, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None
-        op = Op(kind, canonical(payload), tuple(deps), known.owner_only, remark)
-        script = Script(*statements, key=op_id, op=op, appendable=known.can_spool and not deps)
+        op = Op(kind.name, canonical(payload), tuple(deps), kind.owner_only, remark)
+        script = permit.script(*statements, key=op_id, op=op, appendable=kind.can_spool and not deps)
         script.may_come_again = key is not None  # no other process sends a generated key
         outcome = await self._store.write(script, timeout=timeout_s)
         if standing is DependencyState.DEFERRED and not outcome.spooled:

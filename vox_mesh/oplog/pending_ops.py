@@ -14,8 +14,9 @@ from vox_mesh.errors import NotKnown, Refused, ScriptFailed
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.op_names import APPLY, DROP
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.op_kinds import APPLY, DROP, AuthoredOp, OpKinds
+from vox_mesh.oplog.op_kinds import AuthoredOp, OpKinds
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.schema.statements import named

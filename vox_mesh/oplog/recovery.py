@@ -8,11 +8,11 @@ from vox_mesh.errors import BadValue, KeyRefused, NotKnown, Refused
 from vox_mesh.model.base.keys import SigningKey, is_signed
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.oplog.op_names import OFFER
 from vox_mesh.model.oplog.recovery_key import RecoveryKey
 from vox_mesh.model.oplog.succession import Succession, Transfer, acts_to_keep
 from vox_mesh.model.oplog.verification import OWNER_ONLY, READ_ERRORS, TRANSFER
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.op_kinds import OFFER
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import EntryFilter, Pages
 from vox_mesh.oplog.trusted_keys import TrustedKeys

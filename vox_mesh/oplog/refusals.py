@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.oplog.op_kinds import ACCESS_REFUSED
+from vox_mesh.model.oplog.op_names import ACCESS_REFUSED
 from vox_mesh.store.script import Op, Script
 from vox_mesh.store.store import Store
 

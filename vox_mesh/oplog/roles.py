@@ -25,6 +25,7 @@ from vox_mesh.model.oplog.key_changes import MAX_MAIL, NO_ENTRIES, ChainEnd, cha
 from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness, Key
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
@@ -108,8 +109,15 @@ class Roles:
     """Read and write the owner's decisions."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, nodes: Nodes, clock: MeshClock, ownership: Ownership
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        nodes: Nodes,
+        clock: MeshClock,
+        ownership: Ownership,
+        permits: Permits,
     ) -> None:
+        self._permits = permits
         self._store = store
         self._ownership = ownership
         self._writer = writer
@@ -294,7 +302,7 @@ class Roles:
         await self._decisions(kind)  # so that this is later than earlier decisions
         op = Op(kind, canonical(payload), signed=True)
         try:
-            return await self._store.write(Script(*await self._owner_guards(), *effects, op=op))
+            return await self._permits.write_op(op, *await self._owner_guards(), *effects)
         except Refused as refused:
             refused.hint = await self._hint_for(refused)
             if (

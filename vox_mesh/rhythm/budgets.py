@@ -13,6 +13,7 @@ import orjson
 from vox_mesh.errors import BadSettings, BadValue, MeshError, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_stored
+from vox_mesh.model.oplog.op_names import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.model.rhythm.budgets import (
     Budget,
     Verdict,
@@ -28,7 +29,6 @@ from vox_mesh.model.rhythm.budgets import (
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.model.rhythm.tokens import TokenTotal
-from vox_mesh.oplog.op_kinds import REMOVE_BUDGET, SET_BUDGET
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.token_ledger import LimitStanding, TokenLedger
 from vox_mesh.store.rows import Row
@@ -145,7 +145,7 @@ class Budgets:
         payload = canonical({"subject": subject, "budget": document, "resets": row[-1]})
         statement = Statement(_SQL["set"], (*context.mesh, *row))
         limits = self.tokens.set_limits(subject, budget, resets=row[-1])
-        await context.store.write(Script(statement, *limits, op=Op(SET_BUDGET, payload)))
+        await context.permits.write_op(Op(SET_BUDGET, payload), statement, *limits)
         return (await self.show(subject))[0]
 
     async def remove(self, subject: str) -> None:
@@ -153,7 +153,8 @@ class Budgets:
         await self.show(subject)
         statement = Statement(_SQL["remove"], (*self._context.mesh, checked_subject(subject)))
         op = Op(REMOVE_BUDGET, canonical({"subject": subject}))
-        await self._context.store.write(Script(statement, *self.tokens.set_limits(subject, Budget()), op=op))
+        limits = self.tokens.set_limits(subject, Budget())
+        await self._context.permits.write_op(op, statement, *limits)
 
     async def show(self, subject: str | None = None) -> list[SetBudget]:
         """Return all budgets, or that of one subject. Raises `NotKnown` if it has none."""

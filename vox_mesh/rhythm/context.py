@@ -12,6 +12,7 @@ from vox_mesh.model.rhythm.plan import Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Beat, Timeline
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.store import Store
 
@@ -70,6 +71,7 @@ class RhythmContext:
     writer: OpLogWriter
     clock: MeshClock
     times: Times
+    permits: Permits
     agent: str | None
     """The agent this process acts for by default."""
     plan: Plan

@@ -17,6 +17,7 @@ from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.bar_keys import BarKeys
 from vox_mesh.rhythm.bar_reporter import BarReporter
@@ -49,6 +50,7 @@ class Rhythm(Phrases, RenamedAttributes):
         writer: OpLogWriter,
         clock: MeshClock,
         dependencies: Dependencies,
+        permits: Permits,
         agent: str | None,
         locks: Locks,
         messages: Messages,
@@ -60,7 +62,7 @@ class Rhythm(Phrases, RenamedAttributes):
         self.times = Times(clock)
         built_in = TempoPolicy.built_in(store.writer_id.repository_id)
         plan = Plan(PlanEntry.of(built_in if policy_file is None else _policy_at(policy_file)))
-        self.context = RhythmContext(store, writer, clock, self.times, agent, plan)
+        self.context = RhythmContext(store, writer, clock, self.times, permits, agent, plan)
         rates = read_rates(rates_file)
         self.budgets = Budgets(self.context, rates)
         self.tallies = Tallies(self.context, rates)

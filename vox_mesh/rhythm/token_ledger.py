@@ -10,11 +10,11 @@ import orjson
 
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.oplog.op_names import CHARGE
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.costs import Rates
 from vox_mesh.model.rhythm.reports import BarReport
 from vox_mesh.model.rhythm.tokens import TokenBill, TokenTotal, TokenUsage
-from vox_mesh.oplog.op_kinds import CHARGE
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.locks.locks import Locks
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE
+from vox_mesh.model.oplog.op_names import BREAK, SET_BUDGET
 from vox_mesh.model.rhythm.budgets import Budget
-from vox_mesh.oplog.op_kinds import BREAK, SET_BUDGET
 from vox_mesh.rhythm.rhythm import Rhythm
 
 Arguments = Mapping[str, Any]

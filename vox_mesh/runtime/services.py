@@ -120,7 +120,7 @@ class MeshServices(RenamedAttributes):
         """Return the nodes of the mesh."""
         from vox_mesh.nodes.nodes import Nodes
 
-        return Nodes(self.store, self.clock)
+        return Nodes(self.store, self.clock, lambda op, *effects: self.permits.write_op(op, *effects))
 
     @cached_property
     def agents(self) -> Agents:
@@ -160,7 +160,7 @@ class MeshServices(RenamedAttributes):
         """Return the roles of nodes, and the routes."""
         from vox_mesh.oplog.roles import Roles
 
-        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership)
+        return Roles(self.store, self._writer, self.nodes, self.clock, self.ownership, self.permits)
 
     @cached_property
     def recovery(self) -> Recovery:
@@ -198,6 +198,7 @@ class MeshServices(RenamedAttributes):
             self.trusted_keys,
             LogPast(self.store, self.ownership, self.trusted_keys),
             self._grant_log,
+            self.permits,
             self._remembered,
         )
 
@@ -217,7 +218,6 @@ class MeshServices(RenamedAttributes):
             lambda: self._grant_log,
             self.clock,
             self._writer,
-            self._dependencies.monotonic,
             must_be_strict=self._must_be_strict,
         )
         permits.ask = lambda op, needed: self.approvals.ask(op, needed)
@@ -252,13 +252,8 @@ class MeshServices(RenamedAttributes):
         from vox_mesh.oplog.grants.grants import Grants
 
         return Grants(
-            self.store,
-            self._writer,
-            self.clock,
-            self.roles,
-            self._grant_log,
-            self.trusted_keys,
-            self._local_nodes,
+            *(self.store, self._writer, self.clock, self.roles, self._grant_log),
+            *(self.trusted_keys, self._local_nodes, self.permits),
         )
 
     @cached_property
@@ -298,7 +293,7 @@ class MeshServices(RenamedAttributes):
         """Return the conflicts of optimistic writes."""
         from vox_mesh.occ.conflicts import Conflicts
 
-        return Conflicts(self.store, self._versions)
+        return Conflicts(self.store, self._versions, self.permits)
 
     @cached_property
     def occ(self) -> Occ:
@@ -370,6 +365,7 @@ class MeshServices(RenamedAttributes):
             self.roles,
             Artifacts(self.store, self._artifacts_folder, lambda: self.identity.node_id),
             self.rhythm,
+            self.permits,
             policy_roots=self._policy_roots,
             monotonic=self._dependencies.monotonic,
             chance=self._dependencies.chance,
@@ -401,7 +397,7 @@ class MeshServices(RenamedAttributes):
         """Return the kinds of job."""
         from vox_mesh.jobs.kinds import JobKinds
 
-        return JobKinds(self.store, self.jobs.queries)
+        return JobKinds(self.store, self.jobs.queries, self.permits)
 
     @cached_property
     def artifacts(self) -> Artifacts:
@@ -454,6 +450,7 @@ class MeshServices(RenamedAttributes):
             writer=self._writer,
             clock=self.clock,
             dependencies=self._dependencies,
+            permits=self.permits,
             agent=self._agent,
             locks=self.locks,
             messages=self.messages,

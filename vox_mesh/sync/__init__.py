@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
+from vox_mesh.client import AgentClient as AsyncAgentClient
 from vox_mesh.mesh import Mesh as AsyncMesh
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.observability.deprecation import warn_renamed
@@ -17,7 +19,7 @@ from vox_mesh.settings import Settings
 from vox_mesh.sync.blocking import Block, Blocking
 from vox_mesh.sync.loop_thread import LoopThread, timeout
 
-__all__ = ["ManualClock", "Mesh", "MeshHarness", "MeshNode", "opened", "timeout"]
+__all__ = ["AgentClient", "ManualClock", "Mesh", "MeshHarness", "MeshNode", "opened", "timeout"]
 
 # For annotations: to a type checker these are different classes, described in the stub `__init__.pyi`.
 MeshNode = MeshHarness = ManualClock = Blocking
@@ -55,3 +57,14 @@ class Mesh:
     ) -> AbstractContextManager[Any]:
         """Read from the mesh, or write to it, without joining it as a node."""
         return opened(lambda: AsyncMesh.open_command(settings, dependencies))
+
+
+class AgentClient:
+    """Opens the client of an agent, which speaks to a node, for code without `await`."""
+
+    @staticmethod
+    def open(
+        address: str, agent: str, *, key_file: Path | None = None, token: str | None = None
+    ) -> AbstractContextManager[Any]:
+        """Open a client of the node at `unix:PATH`, `http://HOST:PORT` or `https://HOST`."""
+        return opened(lambda: AsyncAgentClient.open(address, agent, key_file=key_file, token=token))

@@ -8,6 +8,15 @@ from typing import Any, Final
 from vox_mesh.model.base.json_text import MAX_STORED_DEPTH
 from vox_mesh.model.jobs.records import JOB_OPS
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.op_names import (
+    CLEAR_INCIDENT,
+    DECLARE_INCIDENT,
+    END_PHRASE,
+    OFFER,
+    RESOLVE,
+    SET_TEMPO,
+    TEMPO_DECISION,
+)
 from vox_mesh.model.oplog.verification import (
     APPROVE,
     DENY,
@@ -20,15 +29,6 @@ from vox_mesh.model.oplog.verification import (
     ChainReport,
 )
 from vox_mesh.oplog.export import record_of
-from vox_mesh.oplog.op_kinds import (
-    CLEAR_INCIDENT,
-    DECLARE_INCIDENT,
-    END_PHRASE,
-    OFFER,
-    RESOLVE,
-    SET_TEMPO,
-    TEMPO_DECISION,
-)
 from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView

@@ -11,8 +11,9 @@ from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh.errors import Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.rule import RuleDefinition
+from vox_mesh.model.oplog.op_names import ADD_RULE, REMOVE_RULE
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.op_kinds import ADD_RULE, REMOVE_RULE, OpKind
+from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store import Op, Script, guard
 
 PUSHED: Final = OpKind("com.example.pushed")

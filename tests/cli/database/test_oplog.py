@@ -14,7 +14,7 @@ from tests.cli.conftest import RunningNode, VoxCommand, running_node
 from tests.cli.node.test_nodes import interrupted, line_of
 from tools.sqld import Server
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.oplog.op_kinds import RESTORE
+from vox_mesh.model.oplog.op_names import RESTORE
 
 _ABSENT = "01" + "0" * 24
 

@@ -24,7 +24,7 @@ _HOUR_MS = 3_600_000
 
 def kinds_of(node: MeshNode) -> JobKinds:
     """What a node decides with."""
-    return JobKinds(node.store, node.jobs.queries)
+    return JobKinds(node.store, node.jobs.queries, node.permits)
 
 
 async def jobs_of(jobs: Jobs, kind: str, count: int) -> list[str]:

@@ -24,10 +24,10 @@ from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import COMPLETE, YIELD
+from vox_mesh.model.oplog.op_names import CHARGE
 from vox_mesh.model.rhythm.budgets import Budget, Verdict
 from vox_mesh.model.rhythm.tokens import TokenTotal
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.op_kinds import CHARGE
 from vox_mesh.rhythm.token_ledger import forget_reservations
 from vox_mesh.testing.harness import MeshHarness
 

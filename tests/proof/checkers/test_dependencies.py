@@ -7,7 +7,7 @@ from typing import Any
 from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from tests.proof.checkers.story import Story, faults
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.oplog.op_kinds import APPLY, DROP
+from vox_mesh.model.oplog.op_names import APPLY, DROP
 from vox_mesh.oplog.pending_ops import DependencyState
 
 

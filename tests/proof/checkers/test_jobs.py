@@ -10,7 +10,9 @@ import pytest
 from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.rules import RULE_CHECKS
+from proof.checkers.spending import SPENDING_CHECKS
 from proof.history import Step
+from proof.workloads.spending import KIND
 from tests.proof.checkers.story import Story, faults
 
 _MINUTE = 60_000
@@ -227,6 +229,51 @@ def _rules(*firings: str, jobs: str = "x y", cause: bool = True) -> Story:
 )
 def test_rules_that_fire_twice_or_never_are_found(story: Story, fault: str) -> None:
     found = " ".join(faults(RULE_CHECKS, "rules-once", story))
+    assert fault in found
+    assert bool(found) is bool(fault)
+
+
+# --- spending -------------------------------------------------------------------------------------
+
+
+def _spending(text: str, spent: int) -> Story:
+    """Jobs are claimed (+a), end after some tokens (a:9), are charged (a*9) or lose their leases (-a)."""
+    story = Story()
+    for number, step in enumerate(text.split()):
+        match step[0], step[1:2]:
+            case ("+", _):
+                kind, job, tokens = "ClaimWork", step[1:], None
+            case ("-", _):
+                kind, job, tokens = "ExpireWork", step[1:], None
+            case (job, mark):
+                kind, tokens = "CompleteJob" if mark == ":" else "ChargeTokens", int(step[2:])
+        item: dict[str, Any] = {"job_id": job}
+        if tokens is not None:
+            item["usage"] = {"models": {"m": {"input_tokens": tokens, "output_tokens": 0}}}
+        payload = orjson.dumps(item if kind == "ChargeTokens" else {"jobs": [item]}).decode()
+        row = {"id": number, "op_id": str(number), "kind": kind, "accepted": 1}
+        story.final("agent_oplog", **row, payload=payload, result=None)
+    for job in "abcdefg":
+        story.final("jobs", job_id=job, kind=KIND)
+    story.final("spend_limits", subject="account:spending", spent=spent)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("text", "spent", "fault"),
+    [
+        ("+a +b +c +d +e +f a:5 b:0 c:0 d:0 e:0 f:0", 5, ""),
+        ("+a +b +c +d +e +f +g", 0, "0 tokens are spent and 70 reserved, where 60 are allowed"),
+        ("+a +b +c +d +e +f -f +g", 0, ""),
+        ("+a a:30 +b +c +d +e", 30, ""),  # it has overrun its reservation
+        ("+a a*8 +b +c +d +e +f a:2", 10, ""),
+        ("+a a*8 a:2 +b +c +d +e +f +g", 10, "10 tokens are spent and 60 reserved"),
+        ("+a -a a*9", 9, ""),  # the attempt has lost its claim
+        ("+a a:5", 4, "has spent 4 tokens, and 5 by the log"),
+    ],
+)
+def test_budgets_that_are_exceeded_are_found(text: str, spent: int, fault: str) -> None:
+    found = " ".join(faults(SPENDING_CHECKS, "budget-not-exceeded", _spending(text, spent)))
     assert fault in found
     assert bool(found) is bool(fault)
 

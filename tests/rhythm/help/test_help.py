@@ -38,7 +38,9 @@ def help_of(node: Mesh, bpm: float = BPM) -> Help:
     """The help of a node that goes by this tempo."""
     policy = TempoPolicy.of_document({"cluster_id": "home", "initial_bpm": bpm})
     times, plan = Times(node.clock), Plan(PlanEntry.of(policy))
-    return Help(RhythmContext(node.store, node._writer, node.clock, times, None, plan), node.messages)
+    return Help(
+        RhythmContext(node.store, node._writer, node.clock, times, node.permits, None, plan), node.messages
+    )
 
 
 class Two:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.oplog.chain import NO_HASH, LogEntry
+from vox_mesh.model.oplog.op_names import TEMPO_DECISION
 from vox_mesh.model.rhythm.control import (
     ControlState,
     Readings,
@@ -27,7 +28,6 @@ from vox_mesh.model.rhythm.control import (
 from vox_mesh.model.rhythm.plan import LEAD_BARS
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import MINUTE_MS, Tempo
-from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 
 HOUR = 60
 """In minutes, as loads are reported."""

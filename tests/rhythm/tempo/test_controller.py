@@ -15,6 +15,7 @@ from tests.support.oplog.authoring import RestartableNodes, scene
 from vox_mesh.errors import NotKnown, StaleFence, Unreachable
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.op_names import TEMPO_DECISION
 from vox_mesh.model.rhythm.control import TempoDecision, state_after
 from vox_mesh.model.rhythm.plan import LEAD_BARS
 from vox_mesh.model.rhythm.policy import TempoPolicy
@@ -22,7 +23,6 @@ from vox_mesh.model.rhythm.reports import BarReport, Figures, MeshStanding, Repo
 from vox_mesh.model.rhythm.tempo import MINUTE_MS
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
-from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 from vox_mesh.store.engines.memory import SharedMemory
 from vox_mesh.store.write.breaker import Breaker
 

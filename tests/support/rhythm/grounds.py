@@ -55,5 +55,5 @@ def player(node: MeshNode, hand: MovableClock, policy: TempoPolicy | None = None
     clock.name(node.identity.chain)
     policy = TempoPolicy.built_in("default") if policy is None else policy
     plan = Plan(PlanEntry.of(policy))
-    ground = RhythmContext(node.store, node._writer, clock, Times(clock), None, plan)
+    ground = RhythmContext(node.store, node._writer, clock, Times(clock), node.permits, None, plan)
     return ClockedReporter(node, ground, StatusClaimWriter(ground), BarReporter(ground))

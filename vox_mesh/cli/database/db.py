@@ -28,7 +28,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend, ReplicaChoice
-from vox_mesh.oplog.op_kinds import RESTORE
+from vox_mesh.model.oplog.op_names import RESTORE
 from vox_mesh.runtime.open_store import Role, open_slot_replica, open_store, primary_log
 from vox_mesh.runtime.restore import BackupFile
 from vox_mesh.runtime.restore import restore as restore_backup

@@ -94,24 +94,21 @@ def _line(agent: ListedAgentView) -> Record:
 @click.argument("agent")
 @json_option
 def show(agent: str, as_json: bool) -> None:
-    """Show one agent.
+    """Show one agent, what it holds, spends and has done.
+
+    Shows its grants, limits on tokens and money, tokens of today and of this month, locks, taken and
+    scheduled jobs, messages that are not acknowledged, and the last entries of the log by it; at most 20 of
+    each.
 
     \b
     Example:
       vox-mesh agents show coder
     """
+    # imported late: only this command shows what an agent has spent
+    from vox_mesh.views.agent_page import page_of
 
-    async def run(mesh: Mesh) -> ListedAgentView:
-        (found,) = await with_grants(mesh, [await mesh.agents.find(agent)])
-        return found
-
-    view = run_command("agents show", run)
-    record = asdict(view)
-    if not as_json:
-        for name in ("locks", "waits_for"):
-            record[name] = ", ".join(record[name]) or None
-        record["jobs"] = ", ".join(f"{job.kind} {job.job_id[:8]}" for job in view.jobs) or None
-    show_one(record, as_json=as_json)
+    view = run_command("agents show", lambda mesh: page_of(mesh, agent))
+    show_one(asdict(view) if as_json else {**asdict(view), **view.texts}, as_json=as_json)
 
 
 @agents.command()

@@ -61,7 +61,7 @@ class ResultWriter:
         scripts: list[Script] = []
         if isinstance(job, Manifest):
             item = self._jobs.item(job)
-            permit = await self._jobs.permitted.permit([item])
+            permit = await self._jobs.permitted.scheduling_permit([item])
             scripts.append(self._jobs.transitions.schedule([item], permit=permit))
             self._jobs.authorship.remember([item], scripts[0].key)
         last_token = 0 if isinstance(job, Manifest) else job.claim_token

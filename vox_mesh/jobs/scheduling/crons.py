@@ -78,7 +78,7 @@ class Crons:
         self._rhythm = rhythm
         self._aligned_by: Plan | None = None
         self._ops = CronOps(store, jobs.trusted_keys)
-        self._table = DefinitionTable("cron", store, _SQL, self._ops, CronJob._make)
+        self._table = DefinitionTable("cron", store, _SQL, self._ops, CronJob._make, jobs.permits)
         self._store = store
         self._mesh = store.mesh_id
         self._jobs = jobs

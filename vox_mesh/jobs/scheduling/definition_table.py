@@ -9,8 +9,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown, Refused
 from vox_mesh.jobs.scheduling.definition_ops import DefinitionOps
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.rows import Value
-from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.script import Op, Statement, new_key
 from vox_mesh.store.store import Store
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -40,7 +41,9 @@ class DefinitionTable(Generic[Record]):
         sql: Mapping[str, str],
         ops: DefinitionOps[Any],
         record: Callable[[Iterable[Any]], Record],
+        permits: Permits,
     ) -> None:
+        self._permits = permits
         self._noun = noun
         self._store = store
         self._sql = sql
@@ -78,14 +81,15 @@ class DefinitionTable(Generic[Record]):
             stored = await self._find(name)
             if stored is not None and stored.definition == definition == self._ops.definitions.get(name):
                 return stored
-        script = Script(
-            self.statement("refuse_if_other", name, *definition, refusal=self._other),
-            *guards,
-            self.statement("add", name, *definition, *values),
-            op=op,
-        )
+        key = new_key()
         try:
-            await self._store.write(script)
+            written = await self._permits.write_op(
+                op,
+                self.statement("refuse_if_other", name, *definition, refusal=self._other),
+                *guards,
+                self.statement("add", name, *definition, *values),
+            )
+            key = written.key
             stored = await self._find(name)
         except Refused as refused:
             if refused.reason != self._other:
@@ -95,7 +99,7 @@ class DefinitionTable(Generic[Record]):
             ) from None
         except DatabaseUnavailable as error:  # it may be added
             raise OutcomeUnknown(
-                f"the {self._noun} that was added can't be read: {error}", key=script.key
+                f"the {self._noun} that was added can't be read: {error}", key=key
             ) from error
         if stored is None:
             raise NotKnown(f"{self._noun} {name} was removed while it was added", hint="add it again")
@@ -108,13 +112,12 @@ class DefinitionTable(Generic[Record]):
 
     async def remove(self, name: str, op: Op) -> None:
         """Remove a definition by an op. Raises `NotKnown` if there is none of this name."""
-        script = Script(
-            self.statement("refuse_unless_there", name, refusal=self._not_there),
-            self.statement("remove", name),
-            op=op,
-        )
         try:
-            await self._store.write(script)
+            await self._permits.write_op(
+                op,
+                self.statement("refuse_unless_there", name, refusal=self._not_there),
+                self.statement("remove", name),
+            )
         except Refused as refused:
             if refused.reason != self._not_there:
                 raise

@@ -106,7 +106,7 @@ class Rules:
         self._clock = clock
         self._kinds = kinds
         self._ops = RuleOps(store, jobs.trusted_keys)
-        self._table = DefinitionTable("rule", store, _SQL, self._ops, Rule._make)
+        self._table = DefinitionTable("rule", store, _SQL, self._ops, Rule._make, jobs.permits)
         self._pages = Pages(store)
         self._log_throttled = ThrottledLogger(_log)
         self._end = _NOWHERE  # of the log when all rules had considered it

@@ -6,11 +6,11 @@ All waiting agents of a process share one look at the queue, so that many of the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import AWAY, MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.errors import AWAY, LimitReached, MeshError, NotGranted, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
@@ -24,9 +24,13 @@ from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job, covers
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS
 from vox_mesh.observability.log_context import detached_context
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.store.acting import acting_as
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.model.grants.capability import Act
 
 _TURN_S: Final = RANKS * GRACE_MS / 1_000
 """How long it may take until it is this node's turn: also an agent that does not wait gets that long."""
@@ -59,10 +63,17 @@ class WaitingAgent:
         self.is_patient = True
         """Whether it waits for jobs that are not there yet."""
         self.claimed: asyncio.Future[list[Claimed]] = asyncio.get_running_loop().create_future()
+        self.granted: Collection[str] | None = None
+        """The kinds that are there now and that its grants allow; `None`: it needs no grant."""
 
     def wants(self, kind: str) -> bool:
         """Return whether the agent takes jobs of a kind."""
-        return covers(kind, self.patterns)
+        return covers(kind, self.patterns) and (self.granted is None or kind in self.granted)
+
+    def fail(self, error: Exception) -> None:
+        """Report an error to the agent, unless it has gone."""
+        if not self.claimed.done():
+            self.claimed.set_exception(error)
 
     def settle(self, claimed: list[Claimed]) -> None:
         """Answer the agent, unless it has gone."""
@@ -83,8 +94,10 @@ class Taker:
         policy_roots: PolicyRoots | None,
         read_plan: ReadPlan,
         give_back: GiveBack,
+        permits: Permits,
         chance: Callable[[], float],
     ) -> None:
+        self._permits = permits
         self._give_back = give_back
         self._store = store
         self._clock = jobs.clock
@@ -172,6 +185,9 @@ class Taker:
         """Survey the queue once, claim jobs for the agents, and return when to look again."""
         self._clock.refuse_if_off()
         present = await self._round.read_kinds()
+        for request in asked if self._permits.are_in_use else ():
+            agent = request.attested.agent
+            request.granted = await self._permits.granted(agent, present, taking_act)
         able = [
             request
             for request in asked
@@ -240,15 +256,34 @@ class Taker:
     async def _claim_for(self, request: WaitingAgent, jobs: Sequence[Job]) -> int:
         if not jobs or request not in self._waiting:  # it has gone meanwhile
             return 0
-        attested, lease_of = request.attested, partial(self._lease_of, request)
-        with acting_as(attested.agent):
-            claimed = [each async for each in self._round.claim(jobs, lease_of, attested)]
+        if request.granted is not None:  # each kind may have a grant of its own
+            jobs = [job for job in jobs if job.kind == jobs[0].kind]
+        agent, claim = request.attested.agent, partial(self._claim_by, request, jobs)
+        try:
+            claimed = await self._permits.attempt(
+                lambda: [taking_act(kind) for kind in {job.kind for job in jobs}],
+                claim,
+                agent=agent,
+                is_logged=False,
+            )
+        except (NotGranted, LimitReached) as error:
+            if request in self._waiting:
+                self._waiting.remove(request)
+            request.fail(error)
+            return 0
         if claimed and request in self._waiting:
             self._waiting.remove(request)
             request.settle(claimed)
         elif claimed:
-            await self._give_back(attested, claimed)
+            await self._give_back(request.attested, claimed)
         return len(claimed)
+
+    async def _claim_by(self, request: WaitingAgent, jobs: Sequence[Job], permit: Permit) -> list[Claimed]:
+        """Claim jobs by a permit; by a grant with limits, one at a time."""
+        request.attested = request.attested._replace(grant=permit.grant_id)
+        jobs, lease_of = jobs if permit.limits is None else jobs[:1], partial(self._lease_of, request)
+        with acting_as(permit.agent):
+            return [each async for each in self._round.claim(jobs, lease_of, permit)]
 
     def _lease_of(self, request: WaitingAgent, job: Job) -> int:
         usual = request.lease_ms or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
@@ -272,3 +307,10 @@ def _share_out(
                 shares.setdefault(request, []).append(job)
                 break
     return shares
+
+
+def taking_act(kind: str) -> Act:
+    """Return the act of taking jobs of a kind."""
+    from vox_mesh.model.grants.capability import TAKE, Act  # imported late: few agents need grants
+
+    return Act(TAKE, kind)

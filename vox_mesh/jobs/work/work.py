@@ -8,13 +8,14 @@ changes nothing: the claim token is what counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vox_mesh.errors import (
     BadValue,
     MeshError,
+    NotGranted,
     NotItsAgent,
     PhaseOverrun,
     Refused,
@@ -26,7 +27,7 @@ from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, usage_of
-from vox_mesh.jobs.work.taker import Taker, WaitingAgent
+from vox_mesh.jobs.work.taker import Taker, WaitingAgent, taking_act
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
@@ -42,16 +43,19 @@ from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
+from vox_mesh.model.jobs.taken_job import TakenJob as TakenJob
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.rhythm.costs import NOTHING
 from vox_mesh.model.rhythm.tokens import TokenUsage
 from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.oplog.grants.permits import Permit, Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.rhythm.token_ledger import AttemptCharge
 from vox_mesh.store.acting import acting_as, current_agent
+from vox_mesh.store.script import Outcome
 from vox_mesh.store.store import Store
 
 MAX_AT_ONCE: Final = 100
@@ -60,32 +64,6 @@ MAX_AT_ONCE: Final = 100
 MAX_KINDS: Final = 64
 MIN_LEASE_S: Final = 1.0
 MAX_LEASE_S: Final = 86_400.0
-
-
-class TakenJob(NamedTuple):
-    """A job that an agent has taken. It needs the claim token to renew and to report."""
-
-    job: Job
-    agent: str
-    lease_ms: int
-    lease_until_ms: int
-    """When the job goes back to the queue unless it is renewed or reported before."""
-    core: Mapping[str, Any]
-    """The core of the manifest, with the outputs of predecessors where its bindings say."""
-    checkpoint: Any = None
-    """The last checkpoint of an earlier attempt."""
-    answer: Any = None
-    """The answer to the last question of an earlier attempt."""
-
-    @property
-    def claim_token(self) -> int:
-        """Return the token of the claim."""
-        return self.job.claim_token
-
-    @property
-    def payload(self) -> Any:
-        """Return the payload."""
-        return self.core.get("payload")
 
 
 class AgentWork:
@@ -100,6 +78,7 @@ class AgentWork:
         roles: Roles,
         artifacts: Artifacts,
         rhythm: Rhythm,
+        permits: Permits,
         *,
         policy_roots: PolicyRoots | None,
         monotonic: Callable[[], float],
@@ -110,6 +89,7 @@ class AgentWork:
         self._clock = jobs.clock
         self._artifacts = artifacts
         self._rhythm = rhythm
+        self._permits = permits
         self._monotonic = monotonic
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
@@ -153,6 +133,7 @@ class AgentWork:
             policy_roots,
             rhythm.read_plan,
             self._give_back,
+            permits,
             chance,
         )
 
@@ -184,10 +165,11 @@ class AgentWork:
         patterns = [check_pattern(each) for each in kinds]
         wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
         until = self._monotonic() + wait_s
+        await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in patterns])
         while True:
             request = WaitingAgent(attested, patterns, count, lease_ms, self._limits_of(attested))
             claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
-            begun = await asyncio.gather(*(self._begin(attested, each) for each in claimed))
+            begun = await asyncio.gather(*(self._begin(request.attested, each) for each in claimed))
             taken = [each for each in begun if each is not None]
             if taken or not claimed:
                 return taken
@@ -221,7 +203,7 @@ class AgentWork:
     async def renew(
         self, reference: Reference, claim_token: int, *, lease: Duration | None = None
     ) -> TakenJob:
-        """Renew the lease of a taken job. Raises `StaleClaim` if it is over.
+        """Renew the lease of a taken job. Raises `StaleClaim` if it is over, `NotGranted` after a revocation.
 
         If the attempt has exceeded a limit, the job ends, and the error says so.
         """
@@ -235,11 +217,20 @@ class AgentWork:
         lease_ms = self._leases.ms_to_boundary(take.job, following=True) or lease_ms
         item = {"job_id": take.job.job_id, "claim_token": claim_token}
         sent_ms = self._clock.now_ms
+        keep_start = self._jobs.transitions.keep_start(take.job)
+
+        def renew(permit: Permit) -> Awaitable[Outcome]:
+            guards = permit._replace(limits=None).guards  # it was counted when it was taken
+            with acting_as(permit.agent):
+                script = self._jobs.transitions.renew([item], lease_ms, keep_start, *guards)
+            return self._store.write(script)
+
         try:
-            with acting_as(take.attested.agent):
-                keep_start = self._jobs.transitions.keep_start(take.job)
-                script = self._jobs.transitions.renew([item], lease_ms, keep_start)
-            await self._store.write(script)
+            await self._permits.attempt(
+                lambda: [taking_act(take.job.kind)], renew, agent=take.attested.agent, is_logged=False
+            )
+        except NotGranted:
+            raise
         except Refused:
             raise _stale(take.job, claim_token) from None
         return TakenJob(take.job, take.attested.agent, lease_ms, sent_ms + lease_ms, take.job.core)

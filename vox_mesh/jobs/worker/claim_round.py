@@ -14,11 +14,11 @@ from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.jobs.worker.claimer import THROTTLE_S, Claimed, JobClaimer
 from vox_mesh.jobs.worker.limits import ClaimBlock
 from vox_mesh.model.jobs.policy_roots import PolicyRoots, allows
-from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.bindings import NO_BINDINGS, Opening, Openings
 from vox_mesh.model.rhythm.openings import openings_at
 from vox_mesh.model.rhythm.plan import Plan
+from vox_mesh.oplog.grants.permits import Permit
 
 ReadPlan = Callable[[], Awaitable[Plan]]
 """Returns the tempos; it is called only if jobs are bound to the rhythm."""
@@ -142,7 +142,7 @@ class ClaimRound:
         return [job for job in await self._authorship.genuine(placed) if self._is_allowed(job)]
 
     async def claim(
-        self, jobs: Sequence[Job], lease_of: Callable[[Job], int], attested: AgentAttestation | None = None
+        self, jobs: Sequence[Job], lease_of: Callable[[Job], int], permit: Permit | None = None
     ) -> AsyncIterator[Claimed]:
         """Claim and start jobs, on behalf of an agent if one is given, and yield the claimed ones."""
         bindings = list({job.binding for job in jobs if job.binding is not None})
@@ -153,7 +153,7 @@ class ClaimRound:
             if job.binding is None or opening is not None:  # otherwise it has closed since the survey
                 groups.setdefault((lease_of(job), opening), []).append(job)
         for (lease_ms, opening), group in groups.items():
-            for claimed in await self._claimer.claim(group, lease_ms, attested, opening):
+            for claimed in await self._claimer.claim(group, lease_ms, permit, opening):
                 yield claimed
 
     def _is_allowed(self, job: Job) -> bool:

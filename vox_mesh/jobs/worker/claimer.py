@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import MeshError, Refused
+from vox_mesh.errors import LimitReached, MeshError, NotGranted, Refused
 from vox_mesh.jobs.queries import Claimable, JobQueries
 from vox_mesh.jobs.transitions import OUTSIDE, ROUTES_CHANGED, JobTransitions
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.locks.records import next_token
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
+from vox_mesh.oplog.grants.permits import Permit
 from vox_mesh.store.script import Verdict
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.model.grants.limits import Use
 
 THROTTLE_S: Final = 0.25
 """The seconds for which a kind is not claimed after its limit was reached."""
@@ -133,7 +136,7 @@ class JobClaimer:
         self,
         jobs: Sequence[Job],
         lease_ms: int,
-        attested: AgentAttestation | None = None,
+        permit: Permit | None = None,
         within: Opening | None = None,
     ) -> list[Claimed]:
         """Claim and start jobs, on behalf of an agent if one is given, and return the claimed ones.
@@ -141,7 +144,7 @@ class JobClaimer:
         If an opening is given, there are none unless the time of the claim is within it.
         """
         began = tracing.began()
-        claimed = await self._claim(jobs, lease_ms, attested, within)
+        claimed = await self._claim(jobs, lease_ms, permit, within)
         tracing.record_jobs("job claim", (tracing.about(each.job) for each in claimed), began)
         return claimed
 
@@ -149,22 +152,22 @@ class JobClaimer:
         self,
         jobs: Sequence[Job],
         lease_ms: int,
-        attested: AgentAttestation | None,
+        permit: Permit | None,
         within: Opening | None,
     ) -> list[Claimed]:
-        agent = self._own_agent() if attested is None else attested.agent
+        agent = self._own_agent() if permit is None else permit.agent
         is_charged = self._chooser.is_any_charged(jobs, agent)
         if not is_charged and all(map(self._chooser.is_plain, {job.kind for job in jobs})):
-            claimed = await self._try(jobs, lease_ms, attested, within, short=True)
+            claimed = await self._try(jobs, lease_ms, permit, within, short=True)
             if claimed is not None:
                 return claimed
-        return await self._try(jobs, lease_ms, attested, within, short=False) or []
+        return await self._try(jobs, lease_ms, permit, within, short=False) or []
 
     async def _try(
         self,
         jobs: Sequence[Job],
         lease_ms: int,
-        attested: AgentAttestation | None,
+        permit: Permit | None,
         within: Opening | None,
         *,
         short: bool,
@@ -176,13 +179,15 @@ class JobClaimer:
         transitions = self._transitions
         starts = [{"job_id": job.job_id, "claim_token": token} for job in jobs]
         routing, causes = self._chooser.routing, [each for job in jobs for each in self._causes_of(job)]
-        agent = self._own_agent() if attested is None else attested.agent
+        agent = self._own_agent() if permit is None else permit.agent
+        if permit is not None:
+            permit.using(lambda: _uses(jobs, token))
         if short:
-            scripts = transitions.take(items, starts, lease_ms, routing, causes, attested, within, agent)
+            scripts = transitions.take(items, starts, lease_ms, routing, causes, permit, within, agent)
         else:
             reserves = self._chooser.is_any_charged(jobs, agent)
             claim_script = transitions.claim(
-                items, lease_ms, routing, causes, attested, within, agent, reserves=reserves
+                items, lease_ms, routing, causes, permit, within, agent, reserves=reserves
             )
             scripts = claim_script, transitions.start(starts, [claim_script.key])
         self.sent += 1
@@ -193,6 +198,8 @@ class JobClaimer:
         except BaseException:  # the outcome is unknown
             self._on_unknown()
             raise
+        if isinstance(claim, NotGranted | LimitReached):
+            raise claim
         if isinstance(claim, Refused) and claim.reason == ROUTES_CHANGED:
             self._chooser.invalidate_routes()
             return []
@@ -238,3 +245,15 @@ def _moved_jobs(verdict: Verdict, jobs: Sequence[Job]) -> set[str]:
     if isinstance(verdict, MeshError):
         return set()
     return set(orjson.loads(verdict.rows[0]["moved"])) if verdict.rows else {job.job_id for job in jobs}
+
+
+def _uses(jobs: Sequence[Job], token: int) -> list[Use]:
+    """Return how jobs that an agent takes are counted: each is open while it is held under this token."""
+    # Imported late: few agents have limits.
+    from vox_mesh.model.grants.capability import TAKE, Act
+    from vox_mesh.model.grants.limits import Item, ItemKind, Use
+
+    acts = (Act(TAKE, job.kind) for job in jobs)
+    return [
+        Use(act, Item(ItemKind.TAKE, f"{job.job_id} {token}")) for act, job in zip(acts, jobs, strict=True)
+    ]

@@ -30,27 +30,36 @@ RECEIVE: Final = "message.receive"
 SCHEDULE: Final = "job.schedule"
 TAKE: Final = "job.take"
 ABORT: Final = "job.abort"
+ANSWER: Final = "job.answer"
 EXECUTE: Final = "job.exec"
+ADD_CRON: Final = "cron.add"
+REMOVE_CRON: Final = "cron.remove"
+ADD_RULE: Final = "rule.add"
+REMOVE_RULE: Final = "rule.remove"
+SET_KIND: Final = "kind.set"
 RESOLVE: Final = "conflict.resolve"
 SET_BUDGET: Final = "budget.set"
 SET_TEMPO: Final = "tempo.set"
-ADD_CRON: Final = "cron.add"
-REMOVE_CRON: Final = "cron.remove"
-SET_KIND: Final = "kind.set"
 DRAIN: Final = "node.drain"
+APPEND: Final = "op.append"
+DESIGNATE: Final = "roles.designate"
+ROUTE: Final = "roles.route"
+REKEY: Final = "roles.rekey"
 
 ACTIONS: Final = (
     *(READ, ACQUIRE, BREAK, SEND, RECEIVE),
-    *(SCHEDULE, TAKE, ABORT, EXECUTE),
-    *("cron.add", "cron.remove", "kind.set", RESOLVE),
-    *(SET_BUDGET, "tempo.set", "node.drain", "roles.designate", "roles.route", "roles.rekey"),
+    *(SCHEDULE, TAKE, ABORT, ANSWER, EXECUTE),
+    *(ADD_CRON, REMOVE_CRON, ADD_RULE, REMOVE_RULE, SET_KIND, RESOLVE),
+    *(SET_BUDGET, SET_TEMPO, DRAIN, APPEND, DESIGNATE, ROUTE, REKEY),
 )
 """All actions that a grant can name."""
 
-_PREPOSITIONS: Final = {"lock": "on", "message": "to", "job": "kind"}
+EVERYTHING: Final = "*"
+"""The action that stands for all."""
+
+_PREPOSITIONS: Final = {"lock": "on", "message": "to", "job": "kind", "op": "kind"}
 """The word before the resource, by the first part of the action."""
 
-_ALL: Final = "*"
 _ANY_ARGS: Final = "**"
 _MAX_COUNT: Final = 10_000
 """The maximum of a rate and of open items: each use that counts is a row of the database."""
@@ -163,7 +172,7 @@ class Capability(NamedTuple):
     def _of_words(cls, action: str, options: Mapping[str, str], *, asks: bool) -> Capability:
         preposition = _checked_action(action)
         allowed = {*_LIMITS, *((preposition,) if preposition else ())}
-        if prefix_covers(action, EXECUTE) and action != _ALL:
+        if prefix_covers(action, EXECUTE) and action != EVERYTHING:
             allowed |= {"program", "args", "env"}
         if unknown := options.keys() - allowed:
             raise BadValue(f"{action} has no {', '.join(sorted(unknown))}", hint=_HINT)
@@ -201,7 +210,7 @@ def _preposition(action: str) -> str | None:
 
 def _checked_action(action: str) -> str | None:
     """Return the word that stands before a resource of this action, or `None`; refuse unknown actions."""
-    is_pattern = action == _ALL or action.endswith(".*")
+    is_pattern = action == EVERYTHING or action.endswith(".*")
     if action not in ACTIONS and not (is_pattern and any(prefix_covers(action, each) for each in ACTIONS)):
         raise BadValue(f"action {action!r} not found", hint=f"one of {', '.join(ACTIONS)}, cron.* or *")
     return _preposition(action)
@@ -213,6 +222,8 @@ def _checked_resource(action: str, resource: str) -> str:
         return normalise(resource)
     if area == "job":
         return check_pattern(resource)
+    if area == "op":
+        return checked_word("kind", resource)
     return resource if resource == EVERYONE else checked_word("recipient", resource)
 
 

@@ -203,6 +203,18 @@ class GrantHistory:
                 if all(each is not None and each.asks <= may_ask for each in found):
                     yield record.grant
 
+    def allows_part_of(self, agent: str, act: Act, time_ms: int) -> bool:
+        """Return whether a grant of an agent in force covers an act without approval, or a part of it."""
+        return any(
+            record.grant.agent == agent
+            and record.is_live_at(_NEVER - 1, time_ms)
+            and any(
+                not each.asks and (each.act.covers(act) or act.covers(each.act))
+                for each in record.grant.terms.capabilities
+            )
+            for record in self._records.values()
+        )
+
     def fault_of(
         self, entry: LogEntry, acts: Sequence[Act], time_ms: int, *, may_ask: bool = False
     ) -> str | None:

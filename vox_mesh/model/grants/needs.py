@@ -1,24 +1,47 @@
-"""Needs: the acts that an op of the log does, for which its agent needs a grant."""
+"""Needs: the acts that an op of the log does, for which its agent needs a grant.
+
+The services, the front and the verifier of the log use the same table. Other ops of the mesh need no grant:
+it writes them itself, or what leads to them was checked. Ops that users author need `op.append`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from vox_mesh.model.base.canonical import parse
-from vox_mesh.model.grants.capability import EXECUTE, SCHEDULE, Act
-from vox_mesh.model.jobs.records import EXEC
-from vox_mesh.model.jobs.records import SCHEDULE as SCHEDULE_OP
+from vox_mesh.model.grants.capability import (
+    ABORT,
+    ADD_CRON,
+    ADD_RULE,
+    ANSWER,
+    APPEND,
+    BREAK,
+    DESIGNATE,
+    DRAIN,
+    EVERYTHING,
+    EXECUTE,
+    REKEY,
+    REMOVE_CRON,
+    REMOVE_RULE,
+    RESOLVE,
+    ROUTE,
+    SCHEDULE,
+    SET_BUDGET,
+    SET_KIND,
+    SET_TEMPO,
+    Act,
+)
+from vox_mesh.model.jobs import question, records
+from vox_mesh.model.nodes.liveness import REMOVE_NODE
+from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
 
-CHECKED_OPS: Final = frozenset({SCHEDULE_OP})
-"""The kinds of op that need a grant."""
+_MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or rule
 
-
-def acts_of(entry: LogEntry) -> list[Act]:
-    """Return the acts of an entry of one of the kinds `CHECKED_OPS`. Raises one of `READ_ERRORS`."""
-    read: Any = parse(entry.payload)
-    return scheduling_acts((each["kind"], each["manifest"]) for each in read["jobs"])
+FindNeeds = Callable[[Any], "list[Act]"]
+"""Returns the acts of an op by its payload."""
 
 
 def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
@@ -27,8 +50,84 @@ def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
 
 
 def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
-    if kind != EXEC:
+    if kind != records.EXEC:
         return Act(SCHEDULE, kind)
     words = [*(core.get("command") or []), *(core.get("args") or [])]
     names = [*(core.get("env") or {}), *(core.get("env_from") or {})]
     return Act(EXECUTE, None, words[0] if words else "", tuple(words[1:]), frozenset(names))
+
+
+def ending_acts(kinds: Iterable[str | None]) -> list[Act]:
+    """Return the acts of aborting jobs of these kinds, or of returning them to the queue by hand."""
+    return list(dict.fromkeys(Act(ABORT, kind) for kind in kinds))
+
+
+def _of_jobs(payload: Any) -> list[Act]:
+    return scheduling_acts((each["kind"], each["manifest"]) for each in payload["jobs"])
+
+
+def _of_ends(payload: Any) -> list[Act]:
+    return ending_acts(each.get("kind") for each in payload["jobs"])
+
+
+def _of_yield(payload: Any) -> list[Act]:
+    """Return what returning jobs by hand needs; a worker returns its own jobs without a grant."""
+    return _of_ends(payload) if payload.get("by_hand") is True else []
+
+
+def _of_definitions(action: str, name: str, payload: Any) -> list[Act]:
+    """Return what a cron or rule needs: to be added, and to schedule the jobs that it will schedule."""
+    cores = [parse(each[_MANIFEST]) for each in payload[name].values()]
+    jobs = scheduling_acts((core.get("kind") or records.EXEC, core) for core in cores)
+    return [Act(action), *jobs]
+
+
+def _always(action: str, _: Any) -> list[Act]:
+    return [Act(action)]
+
+
+NEEDS: Final[Mapping[str, FindNeeds]] = {
+    records.SCHEDULE: _of_jobs,
+    records.ABORT: _of_ends,
+    records.YIELD: _of_yield,
+    question.ANSWER: lambda payload: [Act(ANSWER, payload.get("kind"))],
+    op_names.BREAK: lambda payload: [Act(BREAK, payload["key"])],
+    op_names.RESOLVE: partial(_always, RESOLVE),
+    op_names.ADD_CRON: partial(_of_definitions, ADD_CRON, "crons"),
+    op_names.REMOVE_CRON: partial(_always, REMOVE_CRON),
+    op_names.ADD_RULE: partial(_of_definitions, ADD_RULE, "rules"),
+    op_names.REMOVE_RULE: partial(_always, REMOVE_RULE),
+    op_names.SET_KIND: partial(_always, SET_KIND),
+    op_names.DRAIN_NODE: partial(_always, DRAIN),
+    op_names.UNDRAIN_NODE: partial(_always, DRAIN),
+    REMOVE_NODE: partial(_always, DRAIN),
+    op_names.SET_BUDGET: partial(_always, SET_BUDGET),
+    op_names.REMOVE_BUDGET: partial(_always, SET_BUDGET),
+    op_names.SET_TEMPO: partial(_always, SET_TEMPO),
+    op_names.DECLARE_INCIDENT: partial(_always, SET_TEMPO),
+    op_names.CLEAR_INCIDENT: partial(_always, SET_TEMPO),
+    verification.DESIGNATE: partial(_always, DESIGNATE),
+    verification.ROUTE: partial(_always, ROUTE),
+    verification.REKEY: partial(_always, REKEY),
+    # Who may do everything may also say, with the owner's key, what others may do.
+    **dict.fromkeys((verification.ADMIT_NODE, *verification.OWNER_GRANTS), partial(_always, EVERYTHING)),
+}
+"""What each kind of op needs, by its payload."""
+
+
+def is_checked(kind: str) -> bool:
+    """Return whether ops of a kind need a grant."""
+    return kind in NEEDS or kind not in op_names.INTERNAL_KINDS
+
+
+def acts_of_op(kind: str, payload: str) -> list[Act]:
+    """Return the acts of an op; none if it needs no grant. Raises one of `READ_ERRORS`."""
+    find = NEEDS.get(kind)
+    if find is not None:
+        return find(parse(payload))
+    return [] if kind in op_names.INTERNAL_KINDS else [Act(APPEND, kind)]
+
+
+def acts_of(entry: LogEntry) -> list[Act]:
+    """Return the acts of an entry. Raises one of `READ_ERRORS`."""
+    return acts_of_op(entry.kind, entry.payload)

@@ -9,16 +9,16 @@ from vox_mesh.errors import BadValue
 from vox_mesh.model.grants.capability import Capability
 
 _READER: Final = ("can mesh.read",)
-_WORKER: Final = (*_READER, "can job.take", "can message.send", "can message.receive")
+_WORKER: Final = (*_READER, "can job.take", "can job.answer", "can message.send", "can message.receive")
 _CODER: Final = (
     *_WORKER,
-    *("can lock.acquire", "can job.schedule"),
+    *("can lock.acquire", "can job.schedule", "can op.append"),
     *("ask job.exec", "ask lock.break", "ask job.abort", "ask budget.set"),
 )
 _OPERATOR: Final = (
     *_WORKER,
-    *("can lock.*", "can job.*", "can cron.*", "can kind.set", "can conflict.resolve"),
-    *("can budget.set", "can tempo.set", "can node.drain"),
+    *("can lock.*", "can job.*", "can cron.*", "can rule.*", "can kind.set", "can conflict.resolve"),
+    *("can op.append", "can budget.set", "can tempo.set", "can node.drain"),
 )
 
 TEMPLATES: Final = {

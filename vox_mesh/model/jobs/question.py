@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.messages.records import checked_agent
 
 ANSWER: Final = "AnswerJob"
@@ -132,3 +133,24 @@ def _fault_of(schema: Mapping[str, Any], value: Any, where: str) -> str | None:
         faults = (_fault_of(schema["items"], each, f"{where}[{at}]") for at, each in enumerate(value))
         return next((fault for fault in faults if fault is not None), None)
     return None
+
+
+class AskedQuestion(NamedTuple):
+    """The last question of a job."""
+
+    job_id: str
+    question_id: str
+    asked_by: str
+    asked_of: str | None
+    asked_ms: int
+    expires_ms: int | None
+    escalate_to: str | None
+    escalate_ms: int | None
+    question: str
+    answered_by: str | None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the question as its op has it."""
+        document: dict[str, Any] = read_stored(self.question)
+        return document

@@ -258,3 +258,17 @@ def most_specific(patterns: Iterable[str], kind: str) -> str | None:
     """Return the most specific pattern that covers a kind, or `None`."""
     matching = [each for each in patterns if matches(each, kind)]
     return max(matching, key=lambda each: (not each.endswith("*"), len(each))) if matching else None
+
+
+class Scheduled(NamedTuple):
+    """A job that was scheduled now or, if the manifest is identical, before.
+
+    `spooled`: the database is unreachable, and the job is scheduled when it is back. If an identical one
+    exists there, that one counts: refer to it by its id.
+    """
+
+    job_id: str
+    ulid: str
+    kind: str
+    is_new: bool = True
+    spooled: bool = False

@@ -28,6 +28,10 @@ class Usage(NamedTuple):
             TokenUsage.of(about_tokens) if about_tokens else NO_TOKENS,
         )
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the usage as a report has it; empty if nothing was used."""
+        return {**(self.tokens.as_json() if self.tokens else {}), **self.resources.as_json()}
+
 
 NO_USAGE: Final = Usage()
 """Nothing was reported."""

@@ -298,7 +298,7 @@ class Approvals:
         if approval.state is not ApprovalState.APPROVED or approval.decision_op is None or operation is None:
             await self._mark(approval)
             return approval
-        permit = self._approved_permit(request, approval.decision_op)
+        permit = await self._approved_permit(request, approval.decision_op)
         refusal: MeshError | None = None
         with acting_as(request.agent), applying(permit):
             try:
@@ -313,14 +313,19 @@ class Approvals:
         await self._mark(approval)
         return approval
 
-    def _approved_permit(self, request: ApprovalRequest, decision_op: str) -> Permit:
+    async def _approved_permit(self, request: ApprovalRequest, decision_op: str) -> Permit:
         values = (*self._mesh, request.approval_id)
         guards = (
             Statement(_SQL["refuse_unless_approved"], (*values, decision_op), refusal=_NOT_OPEN),
             Statement(_SQL["end"], (*values, ApprovalState.APPLIED.value)),
         )
         step = _ApprovedStep(request, decision_op, guards)
-        return self._permits.by(request.agent, request.grant_id)._replace(approval=step)
+        permit = self._permits.by(request.agent, request.grant_id)._replace(approval=step)
+        history = await self._grant_log.history()
+        record = history.find(request.grant_id)
+        if record is None:
+            return permit
+        return permit._replace(limits=self._permits.limits_of(record.grant, request.acts(), history))
 
     async def _record_refusal(self, request: ApprovalRequest, permit: Permit, error: MeshError) -> None:
         """Record in the log why an operation is refused, unless the op that applies it is there already."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.grants.approval import ApprovalHistory
+from vox_mesh.model.grants.audit import GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
-from vox_mesh.model.grants.needs import CHECKED_OPS, acts_of
-from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.model.oplog.succession import Succession
-from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.store import Store
@@ -49,17 +46,20 @@ class GrantLog:
     ) -> list[ChainFinding]:
         """Return the entries of one chain, or of all, that were done without a grant."""
         history = await self.history()
-        found: list[ChainFinding] = []
-        if history.is_in_use:
-            pace = Pace()
-            approvals = await self._approvals(history, pace)
-            async for page in read(node_id, last_id):
+        if not history.is_in_use:
+            return []
+        pace = Pace()
+        audit = GrantAudit(history, await self._approvals(history, pace))
+        async for page in read(node_id, last_id):
+            for entry in page:
+                audit.check(entry)
+                await pace.keep(entry.payload)
+        if audit.has_doubts:
+            async for page in read(None, last_id):
                 for entry in page:
-                    fault = _fault(history, approvals, entry)
-                    if fault is not None:
-                        found.append(ChainFinding(entry.node_id, entry.seq, entry.op_id, fault))
+                    audit.hear_schedule(entry)
                     await pace.keep(entry.payload)
-        return found
+        return audit.findings
 
     async def _approvals(self, history: GrantHistory, pace: Pace) -> ApprovalHistory:
         owners = self._owners
@@ -72,16 +72,3 @@ class GrantLog:
 
 def _signed_by_none(_: LogEntry) -> None:
     return None
-
-
-def _fault(history: GrantHistory, approvals: ApprovalHistory, entry: LogEntry) -> str | None:
-    if entry.kind not in CHECKED_OPS or entry.accepted != 1 or entry.agent == MESH_AGENT:
-        return None
-    try:
-        acts, time_ms = acts_of(entry), Hlc.parse(entry.hlc).wall_ms
-        fault = history.fault_of(entry, acts, time_ms)
-        if fault is None or history.fault_of(entry, acts, time_ms, may_ask=True) is not None:
-            return fault
-        return approvals.fault_of(entry)
-    except READ_ERRORS:
-        return None  # the check of its chain reports it

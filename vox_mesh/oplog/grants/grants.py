@@ -19,6 +19,7 @@ from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.grants.strict_mode import MAX_NODES, OTHER_KEY, STILL_WRITES, TOO_MANY_NODES, StrictMode
 from vox_mesh.oplog.grants.usage import end_usage
 from vox_mesh.oplog.op_kinds import OpKind
@@ -26,7 +27,7 @@ from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
+from vox_mesh.store.script import Op, Outcome, Statement, new_key
 from vox_mesh.store.store import Store
 
 MAX_AGENTS: Final = 10_000
@@ -73,8 +74,10 @@ class Grants:
         log: GrantLog,
         trusted_keys: TrustedKeys,
         local_nodes: Callable[[], Sequence[Identity]],
+        permits: Permits,
     ) -> None:
         """`local_nodes` returns the nodes that the user of this process has started here."""
+        self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -224,9 +227,8 @@ class Grants:
         self._clock.refuse_if_off()
         guards = await self._roles.guards(OpKind(kind))
         try:
-            return await self._store.write(
-                Script(*guards, *statements, key=op_id, op=Op(kind, payload, signed=True))
-            )
+            op = Op(kind, payload, signed=True)
+            return await self._permits.write_op(op, *guards, *statements, key=op_id)
         except Refused as refused:
             refused.hint = _HINTS.get(refused.reason, refused.hint)
             raise

@@ -3,8 +3,8 @@
 What a grant allows never changes, so it is decided here, by the signed ops of the log. Whether the grant is
 in force may change at any time, so the database decides it when the write is committed.
 
-A service writes by `Permits.write`, with what the agent does (`model.grants.needs` knows the acts of each op)
-and a function that builds the script by the permit.
+A service writes an op by `Permits.write_op`: `model.grants.needs` knows the acts of each op. If the script
+depends on the permit, it writes by `Permits.write`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from vox_mesh.errors import (
     NotStrict,
 )
 from vox_mesh.model.messages.records import MESH_AGENT
+from vox_mesh.model.oplog.verification import OWNER_ONLY
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
@@ -38,11 +39,11 @@ if TYPE_CHECKING:  # most meshes have no grants
     from vox_mesh.oplog.grants.usage import GrantLimits
 
 _SQL: Final = named("grants")
-_REUSE_S: Final = 1.0
 _MAX_KNOWN: Final = 10_000
 
 
 Acted = TypeVar("Acted")
+Send = Callable[[Script], Awaitable[Outcome]]
 FindActs = Callable[[], "Sequence[Act]"]
 """Works out what an agent does. It is called only if grants are in use."""
 
@@ -67,7 +68,7 @@ class ApprovalStep(Protocol):
 
 
 class Permit(NamedTuple):
-    """An agent that acts through a node, by a grant or without one; `mesh` is `None` if the mesh acts.
+    """An agent that acts through a node, by a grant or without one; without a `mesh`, nothing is checked.
 
     `approval`: the grant allows it after an approval only.
     """
@@ -173,7 +174,6 @@ class Permits:
         log: Callable[[], GrantLog],
         clock: MeshClock,
         writer: OpLogWriter,
-        monotonic: Callable[[], float],
         *,
         must_be_strict: bool = False,
     ) -> None:
@@ -182,10 +182,8 @@ class Permits:
         self._log = log
         self._clock = clock
         self._writer = writer
-        self._monotonic = monotonic
         self._need_grants: set[str] = set()
-        self._are_in_use = False
-        self._looked_at: float | None = None
+        self._are_in_use: bool | None = None
         self._must_be_strict = must_be_strict
         self._was_strict = False
         self.ask: Ask | None = None
@@ -194,12 +192,39 @@ class Permits:
     @property
     def are_in_use(self) -> bool:
         """Return whether agents needed grants when this process last looked; nothing is read."""
-        return self._are_in_use or bool(self._need_grants)
+        return self._are_in_use is True or bool(self._need_grants)
 
     def expect_grants(self, agent: str) -> None:
         """Look for a grant of an agent from now on: without one it was refused."""
+        self._are_in_use = True
         if len(self._need_grants) < _MAX_KNOWN:
             self._need_grants.add(agent)
+
+    async def write_op(
+        self,
+        op: Op,
+        *statements: Statement,
+        key: str | None = None,
+        agent: str | None = None,
+        send: Send | None = None,
+    ) -> Outcome:
+        """Write an op and its effects by the permit of an agent, by default the acting one, as `write` does.
+
+        `send` writes the script in place of the store.
+        """
+        write = send or self._store.write
+
+        def acts() -> Sequence[Act]:
+            from vox_mesh.model.grants.needs import acts_of_op  # imported late: few agents need grants
+
+            return acts_of_op(op.kind, op.payload)
+
+        return await self.attempt(
+            acts,
+            lambda permit: write(permit.script(*statements, op=op, key=key)),
+            agent=agent,
+            in_any_mode=op.kind in OWNER_ONLY,  # the owner has to make the mesh strict first
+        )
 
     async def write(self, acts: FindActs, make: Callable[[Permit], Script]) -> Outcome:
         """Write, by the permit of the acting agent, the script that `make` returns.
@@ -219,14 +244,17 @@ class Permits:
         *,
         agent: str | None = None,
         is_logged: bool = True,
+        in_any_mode: bool = False,
     ) -> Acted:
         """Act by the permit of an agent, by default the acting one, as `write` does.
 
         `is_logged`: it is an op, and refused attempts are in the log. Others are tried without looking for a
-        grant first, and can't be asked for.
+        grant first, and can't be asked for. `in_any_mode`: also in a mesh that must be strict, and is not.
         """
         if (approved := _approved.get()) is not None:
             return await act(approved)
+        if not in_any_mode:
+            await self.refuse_unless_strict()
         try:
             return await self._attempt(acts, act, agent or self._writer.acting_agent, is_logged=is_logged)
         except ApprovalNeeded as needed:
@@ -247,7 +275,7 @@ class Permits:
             return await self.act_by(permit, act)
         except NotGranted:
             self.expect_grants(agent)
-            newer = await self.permit(agent, acts)
+            newer = await self._find(agent, acts)
             if newer.grant_id == permit.grant_id:
                 raise
         return await self.act_by(newer, act)
@@ -279,8 +307,7 @@ class Permits:
 
     async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
         if is_logged or agent in self._need_grants:
-            return await self.permit(agent, acts)
-        await self.refuse_unless_strict()
+            return await self._find(agent, acts)
         return self.by(agent, None)
 
     async def permit(self, agent: str, acts: FindActs) -> Permit:
@@ -289,19 +316,27 @@ class Permits:
         While the database is unreachable, none is looked for: the guard decides when it is back.
         """
         await self.refuse_unless_strict()
+        return await self._find(agent, acts)
+
+    async def _find(self, agent: str, acts: FindActs) -> Permit:
         if not (agent in self._need_grants or await self._is_in_use()):
             return self.by(agent, None)
         history = await self._log().history()
         wanted = acts()
         grant = self._grant_for(agent, wanted, history)
         permit = self.by(agent, None if grant is None else grant.grant_id)
-        return permit if grant is None else permit._replace(limits=self._limits(grant, wanted, history))
+        return permit if grant is None else permit._replace(limits=self.limits_of(grant, wanted, history))
+
+    def without_grant(self, agent: str) -> Permit:
+        """Return the permit of an agent for what it may do without a grant, whether it is admitted or not."""
+        return self.by(agent, None)._replace(mesh=None)
 
     def by(self, agent: str, grant_id: str | None) -> Permit:
         """Return the permit of an agent that acts by a grant, or without one."""
         return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
 
-    def _limits(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
+    def limits_of(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
+        """Return the rates and limits of a grant that concern acts, if there are any."""
         from vox_mesh.oplog.grants.usage import GrantLimits
 
         limits = GrantLimits(self._store.mesh_id, history.chain(grant.grant_id), acts)
@@ -323,21 +358,44 @@ class Permits:
         asking = history.asking_grant_for(agent, acts, now_ms)
         if asking is not None:
             raise ApprovalNeeded(agent, acts, asking.grant_id)
-        wanted = ", ".join(f"`{act}`" for act in acts[:3])
-        error = NotGranted(NotGranted.code, statement=0)
-        error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
-        raise error
+        raise _not_granted(agent, acts)
+
+    async def granted(
+        self, agent: str, resources: Sequence[str], act: Callable[[str], Act]
+    ) -> list[str] | None:
+        """Return on which of these an agent may act by its grants, or `None` if it needs none."""
+        history, now_ms = await self._log().history(), self._clock.now_ms
+        if not history.needs_grant(agent, self._writer.identity.chain):
+            return None
+        return [each for each in resources if history.grant_for(agent, [act(each)], now_ms) is not None]
+
+    async def refuse_without_any(self, agent: str, acts: FindActs) -> None:
+        """Raise `NotGranted` if an agent needs a grant, and has none for any part of these acts."""
+        if not await self._is_in_use():
+            return
+        history, now_ms = await self._log().history(), self._clock.now_ms
+        wanted = acts()
+        if history.needs_grant(agent, self._writer.identity.chain) and not any(
+            history.allows_part_of(agent, each, now_ms) for each in wanted
+        ):
+            raise _not_granted(agent, wanted)
 
     async def _is_in_use(self) -> bool:
-        """Return whether agents were admitted, or the mesh is strict, as known for up to a second."""
-        now = self._monotonic()
-        if self._looked_at is None or now >= self._looked_at + _REUSE_S:
+        """Return whether agents were admitted, or the mesh is strict; asked until one is refused."""
+        if self._are_in_use is None:
             try:
                 rows = await self._store.read(_SQL["is_in_use"], self._store.mesh_id)
             except DatabaseUnavailable:
                 return False
-            self._are_in_use, self._looked_at = bool(rows.value), now
+            self._are_in_use = bool(rows.value)
         return self._are_in_use
+
+
+def _not_granted(agent: str, acts: Sequence[Act]) -> NotGranted:
+    wanted = ", ".join(f"`{act}`" for act in acts[:3])
+    error = NotGranted(NotGranted.code, statement=0)
+    error.hint = f"ask the owner for a grant for {agent} that allows {wanted}"
+    return error
 
 
 def grant_guard(mesh: tuple[str, str], agent: str, node_id: str, grant_id: str | None) -> Statement:

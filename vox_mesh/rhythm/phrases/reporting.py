@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.oplog.op_names import END_PHRASE
 from vox_mesh.model.rhythm.claims import MAX_NOTES, ClaimState
 from vox_mesh.model.rhythm.costs import PhraseEnd
-from vox_mesh.oplog.op_kinds import END_PHRASE
 from vox_mesh.rhythm.phrases.spec import WRITE_S, PhraseParts
 from vox_mesh.rhythm.status_claims import StatusClaimWriter
 from vox_mesh.store.script import Op, Script, Statement

@@ -11,11 +11,11 @@ from vox_mesh.errors import Refused
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
 from vox_mesh.model.oplog.chain import LogEntry as LogEntry
+from vox_mesh.model.oplog.op_names import TEMPO_DECISION
 from vox_mesh.model.rhythm import control
 from vox_mesh.model.rhythm.control import ControlState, Divergence, Readings, TempoDecision
 from vox_mesh.model.rhythm.plan import PlanEntry
 from vox_mesh.model.rhythm.reports import BarReport
-from vox_mesh.oplog.op_kinds import TEMPO_DECISION
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.tempo.incidents import INCIDENT_DECLARED, Incident, Incidents
 from vox_mesh.rhythm.tempo.policies import OVERTAKEN, Policies

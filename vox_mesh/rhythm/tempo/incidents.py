@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.documents.documents import short
-from vox_mesh.oplog.op_kinds import CLEAR_INCIDENT, DECLARE_INCIDENT
+from vox_mesh.model.oplog.op_names import CLEAR_INCIDENT, DECLARE_INCIDENT
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.acting import current_agent
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.script import Op, Statement, new_key
 
 MAX_REASON: Final = 500
 """The longest reason, in characters."""
@@ -53,7 +53,7 @@ class Incidents:
         agent = current_agent() or context.agent
         values = (*context.mesh, reason, context.node_id, agent, op_id)
         op = Op(DECLARE_INCIDENT, canonical({"reason": reason}), signed=True)
-        await context.store.write(Script(Statement(_SQL["declare_incident"], values), key=op_id, op=op))
+        await context.permits.write_op(op, Statement(_SQL["declare_incident"], values), key=op_id)
         return await self._known()
 
     async def clear(self) -> Incident:
@@ -61,7 +61,7 @@ class Incidents:
         incident = await self._known()
         payload = canonical({"declared_by": incident.op_id, "reason": incident.reason})
         statement = Statement(_SQL["clear_incident"], self._context.mesh)
-        await self._context.store.write(Script(statement, op=Op(CLEAR_INCIDENT, payload, signed=True)))
+        await self._context.permits.write_op(Op(CLEAR_INCIDENT, payload, signed=True), statement)
         return incident
 
     async def _known(self) -> Incident:

@@ -10,10 +10,11 @@ from typing import Final
 from vox_mesh.errors import BadValue, Contended, Refused
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
+from vox_mesh.model.oplog.op_names import SET_TEMPO
 from vox_mesh.model.rhythm.plan import LEAD_BARS, Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
-from vox_mesh.oplog.op_kinds import SET_TEMPO
+from vox_mesh.oplog.grants.permits import OF_MESH
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
@@ -90,7 +91,7 @@ class Policies:
             ).value
             entry = self.next(policy, policy.initial_bpm, reason, is_alone=is_alone)
             try:
-                await self._context.store.write(self._script(entry, self.announcement(entry)))
+                await self._context.permits.write_op(_op(entry), *self.announcement(entry), key=entry.op_id)
             except Refused as refused:
                 if refused.reason not in OVERTAKEN:
                     raise
@@ -156,9 +157,8 @@ class Policies:
             entry = replace(
                 first, reason="of the leader's settings", op_id=new_key(), hlc=self._context.tick()
             )
-            await self._context.store.write(
-                self._script(entry, (refuse_if_announced(self._context), self._row(entry)))
-            )
+            announcement = (refuse_if_announced(self._context), self._row(entry))
+            await self._context.store.write(OF_MESH.script(*announcement, key=entry.op_id, op=_op(entry)))
             self._learn([entry])
         if self.lost:
             await self.refresh(fresh=True)  # the local replica may only be behind
@@ -166,16 +166,6 @@ class Policies:
             _log.warning("lost tempos written again: count=%d", len(self.lost))
             await self._context.store.write(Script(*(self._row(entry) for entry in self.lost)))
             self._extent = None
-
-    def _script(self, entry: PlanEntry, statements: Sequence[Statement]) -> Script:
-        payload = {
-            "anchor_ms": entry.anchor_ms,
-            "policy": entry.policy.document(),
-            "policy_hash": entry.policy_hash,
-            "reason": entry.reason,
-            "tempo_bpm": entry.tempo.bpm,
-        }
-        return Script(*statements, key=entry.op_id, op=Op(SET_TEMPO, canonical(payload), signed=True))
 
     # --- policies of nodes -----------------------------------------------------------------------
 
@@ -213,6 +203,18 @@ def refuse_if_announced(context: RhythmContext) -> Statement:
     return Statement(
         _SQL["refuse_if_announced_after"], (*context.mesh, context.newest_ms), refusal="tempo_overtaken"
     )
+
+
+def _op(entry: PlanEntry) -> Op:
+    """Return the op that announces an entry."""
+    payload = {
+        "anchor_ms": entry.anchor_ms,
+        "policy": entry.policy.document(),
+        "policy_hash": entry.policy_hash,
+        "reason": entry.reason,
+        "tempo_bpm": entry.tempo.bpm,
+    }
+    return Op(SET_TEMPO, canonical(payload), signed=True)
 
 
 def _parse_entry(row: Row) -> PlanEntry | None:

@@ -13,6 +13,7 @@ from vox_mesh.http.principals.needs import NOTHING, SIGNATURE, reads_of_others
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.nodes.agents import MAX_AGENTS
 from vox_mesh.runtime.services import MeshServices
+from vox_mesh.views.agent_page import AgentPageView, page_of
 from vox_mesh.views.agents import ListedAgentView, with_grants
 from vox_mesh.views.locks import HeartbeatView
 
@@ -43,10 +44,9 @@ async def list_agents(mesh: MeshServices, query: AgentsQuery) -> Page[ListedAgen
 
 
 @AGENTS.get("/v1/agents/{agent_id}", needs=reads_of_others("agent_id"))
-async def show_agent(mesh: MeshServices, agent_id: Text) -> ListedAgentView:
-    """Show one agent."""
-    (view,) = await with_grants(mesh, [await mesh.agents.find(agent_id)])
-    return view
+async def show_agent(mesh: MeshServices, agent_id: Text) -> AgentPageView:
+    """Show one agent: its grants, locks, jobs, messages, spending and last actions."""
+    return await page_of(mesh, agent_id)
 
 
 @AGENTS.post("/v1/agents/{agent_id}/heartbeat", needs=NOTHING)

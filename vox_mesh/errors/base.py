@@ -258,3 +258,13 @@ class AlreadyResolved(ScriptFailed):
     """The conflict is already resolved."""
 
     code = "already_resolved"
+
+
+class NodeRefused(MeshError):
+    """The node refused a request of its client. `problem` is the code of the refusal."""
+
+    code = "node_refused"
+
+    def __init__(self, message: str, *, problem: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.problem = problem

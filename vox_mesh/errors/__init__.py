@@ -5,37 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from vox_mesh.base_errors import AlreadyResolved as AlreadyResolved
-from vox_mesh.base_errors import ApprovalNeeded as ApprovalNeeded
-from vox_mesh.base_errors import ApprovalPending as ApprovalPending
-from vox_mesh.base_errors import BadAddress as BadAddress
-from vox_mesh.base_errors import BadBudget as BadBudget
-from vox_mesh.base_errors import BadDocument as BadDocument
-from vox_mesh.base_errors import BadManifest as BadManifest
-from vox_mesh.base_errors import BadPolicy as BadPolicy
-from vox_mesh.base_errors import BadScore as BadScore
-from vox_mesh.base_errors import BadSettings as BadSettings
-from vox_mesh.base_errors import BadStatement as BadStatement
-from vox_mesh.base_errors import BadValue as BadValue
-from vox_mesh.base_errors import BadWorkflow as BadWorkflow
-from vox_mesh.base_errors import ConstraintFailed as ConstraintFailed
-from vox_mesh.base_errors import IllegalTransition as IllegalTransition
-from vox_mesh.base_errors import LimitReached as LimitReached
-from vox_mesh.base_errors import MeshError as MeshError
-from vox_mesh.base_errors import NotGranted as NotGranted
-from vox_mesh.base_errors import NotJson as NotJson
-from vox_mesh.base_errors import NotKnown as NotKnown
-from vox_mesh.base_errors import RateExceeded as RateExceeded
-from vox_mesh.base_errors import Refused as Refused
-from vox_mesh.base_errors import RowMoved as RowMoved
-from vox_mesh.base_errors import ScriptFailed as ScriptFailed
-from vox_mesh.base_errors import StaleClaim as StaleClaim
-from vox_mesh.base_errors import StaleFence as StaleFence
-from vox_mesh.base_errors import TooLarge as TooLarge
-from vox_mesh.base_errors import TooManyOpen as TooManyOpen
-from vox_mesh.base_errors import UnreadableText as UnreadableText
-from vox_mesh.base_errors import UpgradeRefused as UpgradeRefused
-from vox_mesh.base_errors import refused as refused
+from vox_mesh.errors.base import AlreadyResolved as AlreadyResolved
+from vox_mesh.errors.base import ApprovalNeeded as ApprovalNeeded
+from vox_mesh.errors.base import ApprovalPending as ApprovalPending
+from vox_mesh.errors.base import BadAddress as BadAddress
+from vox_mesh.errors.base import BadBudget as BadBudget
+from vox_mesh.errors.base import BadDocument as BadDocument
+from vox_mesh.errors.base import BadManifest as BadManifest
+from vox_mesh.errors.base import BadPolicy as BadPolicy
+from vox_mesh.errors.base import BadScore as BadScore
+from vox_mesh.errors.base import BadSettings as BadSettings
+from vox_mesh.errors.base import BadStatement as BadStatement
+from vox_mesh.errors.base import BadValue as BadValue
+from vox_mesh.errors.base import BadWorkflow as BadWorkflow
+from vox_mesh.errors.base import ConstraintFailed as ConstraintFailed
+from vox_mesh.errors.base import IllegalTransition as IllegalTransition
+from vox_mesh.errors.base import LimitReached as LimitReached
+from vox_mesh.errors.base import MeshError as MeshError
+from vox_mesh.errors.base import NodeRefused as NodeRefused
+from vox_mesh.errors.base import NotGranted as NotGranted
+from vox_mesh.errors.base import NotJson as NotJson
+from vox_mesh.errors.base import NotKnown as NotKnown
+from vox_mesh.errors.base import RateExceeded as RateExceeded
+from vox_mesh.errors.base import Refused as Refused
+from vox_mesh.errors.base import RowMoved as RowMoved
+from vox_mesh.errors.base import ScriptFailed as ScriptFailed
+from vox_mesh.errors.base import StaleClaim as StaleClaim
+from vox_mesh.errors.base import StaleFence as StaleFence
+from vox_mesh.errors.base import TooLarge as TooLarge
+from vox_mesh.errors.base import TooManyOpen as TooManyOpen
+from vox_mesh.errors.base import UnreadableText as UnreadableText
+from vox_mesh.errors.base import UpgradeRefused as UpgradeRefused
+from vox_mesh.errors.base import refused as refused
 
 
 class Contended(MeshError):

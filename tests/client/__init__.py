@@ -1,0 +1,1 @@
+"""The client of agents, and commands that go through it."""

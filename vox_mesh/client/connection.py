@@ -1,0 +1,147 @@
+"""The connection of an agent to its node: requests with a deadline, signed with the agent's key."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+import orjson
+
+from vox_mesh.client.problem_errors import error_of
+from vox_mesh.errors import BadSettings, NoAnswer, Unreachable
+from vox_mesh.model.base import ulid
+from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.principals.request_signature import Audience, sign_request
+
+CALL_S: Final = 30.0
+"""The deadline of a call that does not wait for anything."""
+
+UNIX: Final = "unix:"
+_CONNECT_S: Final = 5.0
+_CHANCE_BITS: Final = 80
+_RELEARNED: Final = "signature_of_other_node"
+
+
+class NodeConnection:
+    """Sends requests of one agent. Over a socket its user says who it is, else its key or its token does."""
+
+    def __init__(
+        self, address: str, agent: str, *, key: SigningKey | None = None, token: str | None = None
+    ) -> None:
+        """Raises `BadSettings` if the address is neither a socket nor a URL."""
+        self.address = address
+        self.agent = agent
+        self._key = None if address.startswith(UNIX) else key
+        self._headers = {"Vox-Agent": agent} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+        self._audience: Audience | None = None
+        transport, base = _transport_of(address)
+        self._base = httpx.URL(base)
+        limits = httpx.Timeout(None, connect=_CONNECT_S)
+        self._client = httpx.AsyncClient(transport=transport, timeout=limits, trust_env=False)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def get(self, path: str, *, timeout_s: float = CALL_S, **query: Any) -> Any:
+        """Read something; parameters that are `None` are omitted."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return await self._call("GET", path + (f"?{urlencode(given)}" if given else ""), b"", timeout_s)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, timeout_s: float = CALL_S) -> Any:
+        """Do something; fields that are `None` are omitted."""
+        given = {name: value for name, value in body.items() if value is not None}
+        return await self.post_whole(path, given, timeout_s=timeout_s)
+
+    async def post_whole(self, path: str, body: Mapping[str, Any], *, timeout_s: float = CALL_S) -> Any:
+        """Do something, with all fields as they are."""
+        return await self._call("POST", path, orjson.dumps(body), timeout_s)
+
+    async def _call(self, method: str, target: str, body: bytes, timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._call_signed(method, target, body)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreachable(
+                f"node at {self.address} can't be reached: {_reason(error)}",
+                hint="check that the node runs, and VOX_MESH_NODE",
+            ) from None
+        except (TimeoutError, httpx.TransportError) as error:
+            why = f"within {timeout_s:.0f} s" if isinstance(error, TimeoutError) else f": {_reason(error)}"
+            raise NoAnswer(
+                f"node at {self.address} did not answer {why}",
+                hint="outcome unknown: check the current state before retrying",
+            ) from None
+
+    async def _call_signed(self, method: str, target: str, body: bytes) -> Any:
+        if self._key is not None and self._audience is None:
+            await self._learn_audience()
+        answer = await self._send(method, target, body)
+        if self._key is not None and _problem(answer).get("code") == _RELEARNED:
+            await self._learn_audience()
+            answer = await self._send(method, target, body)
+        if answer.is_success:
+            return orjson.loads(answer.content)
+        raise error_of(answer.status_code, _problem(answer))
+
+    async def _send(self, method: str, target: str, body: bytes) -> httpx.Response:
+        headers = {**self._headers, "Content-Type": "application/json"} if body else dict(self._headers)
+        if self._key is not None and self._audience is not None:
+            nonce = ulid.encode(time.time_ns() // 1_000_000, secrets.randbits(_CHANCE_BITS))
+            headers |= sign_request(self._key, self.agent, self._audience, method, target, body, nonce)
+        url = self._base.copy_with(raw_path=target.encode())
+        return await self._client.request(method, url, content=body, headers=headers)
+
+    async def _learn_audience(self) -> None:
+        """Ask the node for the name under which requests to it are signed: its refusal says so."""
+        self._audience = None
+        answer = await self._send("GET", "/v1/nodes", b"")
+        audience = _problem(answer).get("audience")
+        if answer.status_code == HTTPStatus.UNAUTHORIZED and isinstance(audience, str):
+            self._audience = Audience.parse(audience)
+        elif not answer.is_success:
+            raise error_of(answer.status_code, _problem(answer))
+
+
+def _transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
+    if address.startswith(UNIX):
+        path = address.removeprefix(UNIX)
+        if not path.startswith("/"):
+            raise BadSettings(f"VOX_MESH_NODE: the path after unix: must be absolute, got {path!r}")
+        return httpx.AsyncHTTPTransport(uds=path), "http://node"
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise BadSettings(
+            f"VOX_MESH_NODE must be unix:PATH, http://HOST:PORT or https://HOST, got {address!r}",
+            hint="for example VOX_MESH_NODE=unix:/run/vox-mesh/agents.sock",
+        )
+    return httpx.AsyncHTTPTransport(), address
+
+
+def in_query(seconds: float) -> str:
+    """Return a time as a parameter of a query."""
+    return f"{round(seconds * 1_000)}ms"
+
+
+def _problem(answer: httpx.Response) -> dict[str, Any]:
+    """Return the problem document of an answer; empty if it is none."""
+    if answer.is_success:
+        return {}
+    try:
+        found = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reason(error: Exception) -> str:
+    cause: BaseException = error
+    while (inner := cause.__cause__ or cause.__context__) is not None:
+        cause = inner
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(error).__name__
