@@ -30,6 +30,7 @@ from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
 from proof.workloads.effects import EFFECTS
+from proof.workloads.grants import GRANTS
 from proof.workloads.jobs import JOBS
 from proof.workloads.locks import LOCKS
 from proof.workloads.looks import LOOKS
@@ -45,7 +46,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     *(JOBS, MESSAGES, OPLOG, BEATS),
 )
 
-OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (CONSUMERS, PHASES, RULES, APPROVALS, SPENDING)
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (*(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS),)
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (

@@ -165,6 +165,8 @@ SELECT NOW_MS AS now_ms,
     (MESSAGES) AS messages,
     (CONFLICTS) AS conflicts,
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
+    (SELECT count(*) FROM approvals INDEXED BY approvals_by_expiry
+     WHERE OF_MESH AND expires_ms > NOW_MS AND state = 'pending') AS open_approvals,
     (SELECT CAST(max(hlc) AS TEXT) FROM tempo_policies WHERE OF_MESH) AS tempos,
     (SELECT json_array(INCIDENT) FROM tempo_incidents WHERE OF_MESH) AS incident,
     (LEADER) AS leader,

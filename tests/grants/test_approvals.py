@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -17,6 +18,7 @@ from vox_mesh.model.grants.approval import ApprovalState
 from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.store.script import Op, Script, Statement
@@ -200,12 +202,49 @@ async def test_only_the_owner_and_those_who_may_do_it_themselves_approve(
     await assert_whole(owner)
 
 
+async def test_a_coder_asks_for_breaking_locks_aborting_jobs_and_setting_budgets(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    await admit(owner, "coder")
+    held = [await owner.locks.acquire(key, agent="eve") for key in ("task:1", "task:2")]
+    job = await owner.jobs.schedule("notes")
+    asked: dict[str, str] = {}
+    with acting_as("ann"):
+        works: dict[str, Callable[[], Awaitable[object]]] = {
+            "break": lambda: other.locks.break_lock("task:1", "stale"),
+            "changed": lambda: other.locks.break_lock("task:2", "stale"),
+            "abort": lambda: other.jobs.abort(job, reason="not needed"),
+            "budget": lambda: other.rhythm.budgets.set("agent:ann", Budget(max_bu=10)),
+        }
+        for name, work in works.items():
+            with pytest.raises(ApprovalPending) as pending:
+                await work()
+            asked[name] = pending.value.approval_id
+            with pytest.raises(ApprovalPending) as again:  # asking again is no other request
+                await work()
+            assert again.value.approval_id == asked[name]
+    await owner.locks.release(held[1])
+    await owner.locks.acquire("task:2", agent="bob")
+    done = {name: await owner.approvals.approve(each) for name, each in asked.items()}
+    assert {name: each.state.value for name, each in done.items()} == {
+        "break": "applied",
+        "changed": "refused",
+        "abort": "applied",
+        "budget": "applied",
+    }
+    assert done["changed"].refusal == "not_as_asked"
+    assert [(each.lock_key, each.holder_agent) for each in await owner.locks.holders()] == [("task:2", "bob")]
+    assert (await owner.jobs.find(job)).state == "aborted"
+    assert (await owner.rhythm.budgets.show("agent:ann"))[0].budget.max_bu == 10
+    await assert_whole(owner)
+
+
 async def test_what_is_applied_counts_for_the_rate_of_the_grant(owner: MeshNode, other: MeshNode) -> None:
     await admit(owner, "ask job.exec rate 1/1h")
     first, second = await ask(other), await ask(other)
     assert (await owner.approvals.approve(first)).state is ApprovalState.APPLIED
     done = await owner.approvals.approve(second)
-    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "limit_reached")
+    assert (done.state, done.refusal) == (ApprovalState.REFUSED, "rate_exceeded")
 
 
 # --- hostile writers ----------------------------------------------------------------------------

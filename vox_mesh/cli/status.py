@@ -133,6 +133,11 @@ def _problems(seen: Overview) -> list[Problem]:
             f"{seen.open_conflicts} open conflicts",
             "see `vox-mesh conflicts list --open`",
         ),
+        (
+            bool(seen.open_approvals),
+            f"{seen.open_approvals} approvals wait for a decision",
+            "see `vox-mesh approvals list`",
+        ),
     )
     return [_problem(what, advice) for is_wrong, what, advice in found if is_wrong]
 

@@ -20,7 +20,15 @@ from vox_mesh.top.actions import KEYS, ROW_ACTIONS, Asks, RowAction, run_action
 from vox_mesh.top.details import details, sides
 from vox_mesh.top.dialogs import Ask, DialogChoice, DialogPage, key_words
 from vox_mesh.top.feed import Feed
-from vox_mesh.top.headline import Rate, Words, database_words, fault_words, replica_words, rhythm_words
+from vox_mesh.top.headline import (
+    Rate,
+    Words,
+    approval_words,
+    database_words,
+    fault_words,
+    replica_words,
+    rhythm_words,
+)
 from vox_mesh.top.panels import PANELS, PanelLine, text_of
 from vox_mesh.top.widgets import TableWidget, TextLine, heights
 from vox_mesh.views.overview import Overview
@@ -240,6 +248,8 @@ class TopApp(App[None]):
             is_stale = "bright_black" if self._fault is not None else ""
             words += [(f"{self._rate.per_second:.1f} ops/s ", is_stale), (self._rate.bars(_BARS), "cyan")]
             words += [("  ", ""), *replica_words(self._seen)]
+            if waiting := approval_words(self._seen):
+                words += [("  ", ""), *waiting]
         if self._filter:
             words += [("  only ", ""), (self._filter, "reverse")]
         return [*words, (f"  {datetime.now():%H:%M:%S}", "bright_black")]  # noqa: DTZ005 -- a wall clock

@@ -97,6 +97,15 @@ def replica_words(overview: Overview) -> Words:
     return [(text, "yellow" if slowest > _SLOW_MS else "")]
 
 
+def approval_words(overview: Overview) -> Words:
+    """Return how many approvals wait for a decision, and where they are shown."""
+    count = overview.open_approvals
+    if not count:
+        return []
+    what = "1 approval waits" if count == 1 else f"{count} approvals wait"
+    return [(f"{what}: vox-mesh approvals list", "bold yellow")]
+
+
 def rhythm_words(rhythm: RhythmLine) -> Words:
     """Return the beat, the leader, the declared incident, and the last bar report."""
     beat, report = rhythm.beat, rhythm.report
@@ -119,6 +128,7 @@ def headlines(overview: Overview) -> list[str]:
     all_words = (
         database_words(overview.database),
         replica_words(overview),
+        approval_words(overview),
         rhythm_words(overview.rhythm),
     )
     lines = ["".join(text for text, _ in words) for words in all_words]

@@ -189,6 +189,7 @@ class Overview:
     messages: tuple[MessageLine, ...]
     open_conflicts: int
     conflicts: tuple[ConflictLine, ...]
+    open_approvals: int
     status: tuple[TaskStatusView, ...]
     last_op_id: int
     rhythm: RhythmLine
@@ -311,6 +312,7 @@ def _make_overview(
         messages=tuple(sorted(messages, key=lambda each: _MESSAGE_ORDER.index(each.standing))),
         open_conflicts=row["open_conflicts"],
         conflicts=tuple(_readable(row["conflicts"], lambda each: _conflict(each, now_ms))),
+        open_approvals=row["open_approvals"],
         status=tuple(status),
         last_op_id=row["last_op_id"] or 0,
         rhythm=rhythm,

@@ -69,6 +69,8 @@ async def test_commands_ask_decide_and_wait(served: ServedNode) -> None:
     assert (asked.code, asked.error.count("\n")) == (5, 1)
     (name,) = [each["approval_id"] for each in await printed(served, "approvals", "list")]
     assert f"vox-mesh approvals wait {name}" in asked.error
+    for command in (["status"], ["top", "--once"]):
+        assert "vox-mesh approvals list" in (await run(*command)).out
     assert (await run("approvals", "wait", name, "--timeout", "0s")).code == 5
     assert (await run("approvals", "approve", name)).code == 1  # its own
     denied = await asyncio.to_thread(vox, "approvals", "deny", name, "--reason", "not now")

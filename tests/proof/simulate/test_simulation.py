@@ -23,13 +23,15 @@ from proof.workload import FunctionWorkload, WorkloadContext
 _SEEDS = 40
 _CASES = 4
 _A_CASE = _SEEDS // _CASES
+_WITH_GRANTS = ("grants", "locks", "jobs")
 _OFTEN_CANCELLED = 32_902
 _ELSEWHERE = "from proof.simulate.trial import run_seed; print(run_seed(7).digest)"
 
 
 @pytest.mark.parametrize("first", range(1, _SEEDS, _A_CASE))
 def test_seeds_keep_every_promise(first: int) -> None:
-    trials = [run_seed(seed) for seed in range(first, first + _A_CASE)]
+    # One of each case with agents whose grants are issued, delegated and revoked, which no seed draws.
+    trials = [run_seed(first, only=_WITH_GRANTS), *map(run_seed, range(first + 1, first + _A_CASE))]
     broken = {trial.seed: [str(verdict) for verdict in trial.broken] for trial in trials if not trial.holds}
     assert broken == {}, "play one again: python -m proof.simulate --seed SEED --history FOLDER"
     assert all(trial.faults for trial in trials)

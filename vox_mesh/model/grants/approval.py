@@ -16,7 +16,7 @@ from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.history import GrantHistory, Signer
-from vox_mesh.model.grants.needs import acts_of
+from vox_mesh.model.grants.needs import acts_of_op
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
 
@@ -27,9 +27,6 @@ MAX_REASON: Final = 1_024
 
 _STAMP: Final = "at_ms"
 """When an op was made: none of its arguments."""
-
-
-_BLANK: Final = LogEntry(0, "", 0, "", "", "", "[]", "{}", "", "", "", None, 1, None, None)
 
 
 class ApprovalState(StrEnum):
@@ -115,8 +112,7 @@ class ApprovalRequest(NamedTuple):
 
     def acts(self) -> list[Act]:
         """Return what the agent would do. Raises one of `READ_ERRORS`."""
-        kind, arguments = self.operation
-        return acts_of(_BLANK._replace(kind=kind, payload=arguments))
+        return acts_of_op(*self.operation)
 
 
 class Decision(NamedTuple):
