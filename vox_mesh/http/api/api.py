@@ -20,6 +20,7 @@ from vox_mesh.errors import ApprovalPending, MeshError
 from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.api.agents.agents import AGENTS
+from vox_mesh.http.api.agents.hooks import HOOKS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
@@ -54,7 +55,7 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, GRANTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
+    *(NODES, ROLES, AGENTS, HOOKS, GRANTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
     *(WORK, ARTIFACTS),
     *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
