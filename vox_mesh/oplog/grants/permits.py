@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from vox_mesh.errors import (
     ApprovalNeeded,
+    BadValue,
     DatabaseUnavailable,
     LimitReached,
     MeshError,
@@ -253,6 +254,8 @@ class Permits:
         """
         if (approved := _approved.get()) is not None:
             return await act(approved)
+        if agent == MESH_AGENT:
+            raise BadValue(f"agent must not be {MESH_AGENT!r}: only the mesh itself acts in this name")
         if not in_any_mode:
             await self.refuse_unless_strict()
         try:
