@@ -470,6 +470,17 @@ CREATE INDEX IF NOT EXISTS approvals_by_expiry ON approvals (scope_id, repositor
 CREATE INDEX IF NOT EXISTS agent_oplog_of_approvals ON agent_oplog (scope_id, repository_id, id)
 WHERE kind IN ('RequestApproval', 'Approve', 'Deny');
 
+-- Tokens of agents that are in force, by their hashes. The signed ops in the log say who issued them.
+CREATE TABLE IF NOT EXISTS agent_tokens (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    token_id      TEXT    NOT NULL,      -- the op that issued it
+    agent_id      TEXT    NOT NULL,
+    digest        TEXT    NOT NULL,
+    until_ms      INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, token_id)
+) WITHOUT ROWID;
+
 -- Logged ops that wait for others to be applied first. A row is removed when its op is applied.
 CREATE TABLE IF NOT EXISTS deferred_ops (
     scope_id      TEXT NOT NULL,

@@ -84,20 +84,21 @@ async def test_what_was_granted_to_one_who_is_gone_is_given_back() -> None:
         undone.append(answer)
 
     async def granted() -> str:
+        request.lost.set()
         return "a lock"
 
-    request: Any = _Gone()
+    request: Any = _Request()
     assert await calls.RequestScope().do(request, granted(), 5.0, undo=undo) == "a lock"
     assert undone == ["a lock"]
 
 
-class _Gone:
-    """A request whose connection is lost."""
+class _Request:
+    """A request, and its connection."""
 
     def __init__(self) -> None:
         self.protocol = self
         self.lost = asyncio.Event()
-        self.lost.set()
+        self.running: set[asyncio.Task[Any]] = set()
 
 
 async def test_a_node_that_leaves_lets_no_one_wait(node: MeshNode, client: httpx.AsyncClient) -> None:
@@ -131,8 +132,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_notified() -> None:
         finally:
             cancelled.set()
 
-    request: Any = _Gone()
-    request.lost.clear()
+    request: Any = _Request()
     with pytest.raises(Problem, match=r"timed out after 0\.01 s"):
         await calls.RequestScope().do(request, for_ever(), 0.01)
     assert cancelled.is_set()

@@ -116,7 +116,7 @@ class Access:
 
         Those of agents are not accepted.
         """
-        return _permitted(self._authenticate(request), scope)
+        return self._permitted(request, self._authenticate(request), scope)
 
     async def identify(self, request: web.Request, scope: Scope = Scope.WRITE) -> Credential:
         """Return the credential of a request, also one that an agent proves, as `check` does."""
@@ -133,7 +133,7 @@ class Access:
             self._check_proven(request, proven, credential)
         if credential.agent is not None:
             await self.agents.known.refresh()
-        return _permitted(credential, scope)
+        return self._permitted(request, credential, scope)
 
     def _check_proven(self, request: web.Request, proven: ProvenAgent, credential: Credential) -> None:
         """Raise 403 if a user connects who is another agent, or a token is used where none is accepted."""
@@ -145,6 +145,13 @@ class Access:
             return
         self.note_refusal(credential, request, code)
         raise Problem(HTTPStatus.FORBIDDEN, code, detail, "sign the request, or use a bearer")
+
+    def _permitted(self, request: web.Request, credential: Credential, scope: Scope) -> Credential:
+        if scope not in credential.scopes:
+            code, detail = credential.refusal
+            self.note_refusal(credential, request, code)
+            raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
+        return credential
 
     def check_grant(self, credential: Credential, check: Callable[[KnownAgents, str], None]) -> None:
         """Call `check` with what is known about agents, and the agent, if the credential is of one."""
@@ -202,13 +209,6 @@ def _bearer(request: web.Request) -> str | None:
     """Return the token in the header, or `None` if there is none."""
     header = request.headers.get("Authorization", "")
     return header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else None
-
-
-def _permitted(credential: Credential, scope: Scope) -> Credential:
-    if scope not in credential.scopes:
-        code, detail = credential.refusal
-        raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
-    return credential
 
 
 def _is_surface(request: web.Request) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -62,6 +62,7 @@ class PoolLimits(NamedTuple):
 
 
 _REST_S: Final = 0.002
+_UNLIMITED: Final = nullcontext()
 _READ_ONLY_SHARE: Final = 4
 _LIMITS: Final = {
     Load.READ: PoolLimits(total=32, each=16, queue=64, wait_s=10.0),
@@ -132,16 +133,17 @@ class Admission:
     def __init__(self) -> None:
         self._pools = {load: AdmissionPool(load, limits) for load, limits in _LIMITS.items()}
 
-    @asynccontextmanager
-    async def place(self, load: Load, credential: Credential) -> AsyncIterator[None]:
+    def place(self, load: Load, credential: Credential) -> AbstractAsyncContextManager[None]:
         """Take a place for a request with this load. Raise 503 if there is none in time."""
         pool = self._pools.get(load)
-        if pool is None:
+        return _UNLIMITED if pool is None else _rest_in(pool, credential)
+
+
+@asynccontextmanager
+async def _rest_in(pool: AdmissionPool, credential: Credential) -> AsyncIterator[None]:
+    async with pool.place(credential):
+        token = resting.set(_REST_S)
+        try:
             yield
-            return
-        async with pool.place(credential):
-            token = resting.set(_REST_S)
-            try:
-                yield
-            finally:
-                resting.reset(token)
+        finally:
+            resting.reset(token)

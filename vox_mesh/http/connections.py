@@ -81,6 +81,8 @@ class Connection(web.RequestHandler):
         """Whether its request is refused, and the client is not to hear of it yet."""
         self.since = asyncio.get_running_loop().time()
         self.lost = asyncio.Event()
+        self.running: set[asyncio.Task[Any]] = set()
+        """The tasks that handle its requests: they are cancelled when the connection is lost."""
         self.is_own_user = False
         """Whether it comes over the local socket from the user of this process, or from root."""
         self.agent_peer: AgentPeer | None = None
@@ -108,6 +110,8 @@ class Connection(web.RequestHandler):
         """Handle the end of the connection, by either side."""
         super().connection_lost(exc)
         self.lost.set()
+        for task in self.running:
+            task.cancel()
 
     def handle_error(
         self,
@@ -149,6 +153,17 @@ async def wait_until_lost(request: web.Request) -> None:
     """Wait until the client has disconnected."""
     connection: Any = request.protocol
     await connection.lost.wait()
+
+
+@contextmanager
+def cancelled_with_client(request: web.Request, task: asyncio.Task[Any]) -> Iterator[asyncio.Event]:
+    """Cancel the task that handles a request when the client disconnects; yield the event of that."""
+    connection: Any = request.protocol
+    connection.running.add(task)
+    try:
+        yield connection.lost
+    finally:
+        connection.running.discard(task)
 
 
 def is_own_user(request: web.Request) -> bool:

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from vox_mesh.errors import BadValue, NotJson
-from vox_mesh.http.connections import wait_until_lost
+from vox_mesh.http.connections import cancelled_with_client
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.base.json_text import MAX_DEPTH, read_json
 
@@ -41,6 +41,8 @@ async def read_whole(request: web.Request, read_s: float = READ_S) -> bytes:
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise _too_large()
     try:
+        if request.content.is_eof():  # it has come with the headers, as small ones do
+            return await request.read()
         async with asyncio.timeout(read_s):
             return await request.read()
     except TimeoutError:
@@ -79,6 +81,7 @@ class RequestScope:
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     async def do(
@@ -97,30 +100,38 @@ class RequestScope:
         if waits and self._is_closed:
             work.close()
             raise _leaving_problem()
-        task = asyncio.create_task(work, name="vox-mesh-call")
-        disconnected = asyncio.create_task(wait_until_lost(request), name="vox-mesh-caller-gone")
+        task = asyncio.current_task()
+        assert task is not None
         if waits:
             self._waiting.add(task)
         try:
-            await asyncio.wait([task, disconnected], timeout=takes_s, return_when=asyncio.FIRST_COMPLETED)
-            is_disconnected, is_late = disconnected.done(), not task.done()
-            if is_late:
-                task.cancel()
-                await asyncio.wait([task])
-            if task.cancelled():
-                raise _leaving_problem() if self._is_closed and not is_late else _timeout_problem(takes_s)
-            answer = task.result()
-            if is_disconnected and undo is not None:
+            with cancelled_with_client(request, task) as disconnected:
+                answer = await self._within(work, takes_s)
+            if disconnected.is_set() and undo is not None:
                 await undo(answer)
             return answer
+        except asyncio.CancelledError:
+            if task not in self._ended:
+                raise
+            task.uncancel()
+            raise _leaving_problem() from None
         finally:
             self._waiting.discard(task)
-            disconnected.cancel()
-            task.cancel()
+            self._ended.discard(task)
+
+    async def _within(self, work: Coroutine[Any, Any, Any], takes_s: float) -> Any:
+        try:
+            async with asyncio.timeout(takes_s) as limit:
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise _timeout_problem(takes_s) from None
+            raise
 
     def end_waiting(self) -> None:
         """Cancel all waiting work; its clients get an error."""
         self._is_closed = True
+        self._ended |= self._waiting
         for task in self._waiting:
             task.cancel()
 

@@ -129,6 +129,7 @@ def agents_of(mesh: MeshServices) -> AgentAuthenticator:
         mesh.principals.known,
         RefusalLog(partial(record_refusals, mesh.store)),
         mesh.principals.bearers,
+        mesh.principals.tokens,
         now_ms=lambda: mesh.clock.now_ms,
     )
 

@@ -19,7 +19,7 @@ from vox_mesh.oplog.grants.permits import OF_MESH, Permit
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import current_agent
-from vox_mesh.store.rows import Value
+from vox_mesh.store.rows import Value, check_values
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -105,13 +105,14 @@ class JobTransitions:
         permit: Permit | None = None,
         within: Opening | None = None,
         agent: str | None = None,
+        at_ms: int | None = None,
     ) -> tuple[Script, Script]:
         """Claim and start jobs whose kinds have no limits, all or none: the short form of `claim`.
 
         If it is refused as `not_all`, `claim` may still get some of them. `agent` is charged for the work.
         """
-        claim = self._claim_op(items, lease_ms, routing, causes, permit, agent)
-        start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,))
+        claim = self._claim_op(items, lease_ms, routing, causes, permit, agent, at_ms)
+        start = self._op(START, {"jobs": starts}, self._node, causes=(claim.key,), at_ms=at_ms)
         return (
             claim.script(
                 *(() if permit is None else permit.guards),
@@ -134,6 +135,7 @@ class JobTransitions:
         within: Opening | None = None,
         agent: str | None = None,
         reserves: bool = False,
+        at_ms: int | None = None,
     ) -> Script:
         """Claim the jobs that are still claimable, under new claim tokens.
 
@@ -141,7 +143,7 @@ class JobTransitions:
         the opening contains the time of the claim. `agent` is charged for the work; with `reserves`, tokens
         and money are reserved of its budgets and those of accounts.
         """
-        op = self._claim_op(items, lease_ms, routing, causes, permit, agent)
+        op = self._claim_op(items, lease_ms, routing, causes, permit, agent, at_ms)
         return op.script(
             *(() if permit is None else permit.guards),
             *_not_early(within),
@@ -167,12 +169,17 @@ class JobTransitions:
         causes: Iterable[str],
         permit: Permit | None,
         agent: str | None,
+        at_ms: int | None,
     ) -> _JobOp:
         payload: dict[str, Any] = {"jobs": items, "lease_duration_ms": lease_ms}
         if permit is not None:
             payload |= {"agent": permit.agent, "grant": permit.grant_id}
         op = self._op(
-            CLAIM, payload, self._node, None, lease_ms, routing=routing, causes=causes, permit=permit
+            *(CLAIM, payload, self._node, None, lease_ms),
+            routing=routing,
+            causes=causes,
+            permit=permit,
+            at_ms=at_ms,
         )
         return op.charged_to(agent)
 
@@ -193,9 +200,9 @@ class JobTransitions:
         """Return the statement that keeps which op started an agent's attempt: a renewal hides it."""
         return Statement(SQL["keep_start"], (*self._mesh, job.job_id, job.claim_token, job.last_op))
 
-    def start(self, items: Sequence[Item], causes: Iterable[str] = ()) -> Script:
+    def start(self, items: Sequence[Item], causes: Iterable[str] = (), at_ms: int | None = None) -> Script:
         """Start claimed jobs."""
-        op = self._op(START, {"jobs": items}, self._node, causes=causes)
+        op = self._op(START, {"jobs": items}, self._node, causes=causes, at_ms=at_ms)
         return op.script(
             op.step("start"),
             op.guarded("refuse_stale_lease", _STALE),
@@ -210,13 +217,14 @@ class JobTransitions:
         logged: Sequence[Item] | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
+        at_ms: int | None = None,
     ) -> Script:
         """Complete jobs with their results, all or none.
 
         `logged` is more about each job that is only for the op log, such as its proof: no statement reads it.
         `can_spool`: whether it is spooled while the database is unavailable.
         """
-        op = self._completion(items, logged, causes)
+        op = self._completion(items, logged, causes, at_ms)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -228,10 +236,14 @@ class JobTransitions:
         return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
 
     def _completion(
-        self, items: Sequence[Item], logged: Sequence[Item] | None, causes: Iterable[str]
+        self,
+        items: Sequence[Item],
+        logged: Sequence[Item] | None,
+        causes: Iterable[str],
+        at_ms: int | None,
     ) -> _JobOp:
         both = None if logged is None else [{**i, **more} for i, more in zip(items, logged, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes)
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes, at_ms=at_ms)
 
     def end_takes(self, jobs: Iterable[Job]) -> Statement:
         """Return the statement that forgets on whose behalf jobs were claimed: their attempts are over."""
@@ -308,9 +320,13 @@ class JobTransitions:
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
         permit: Permit | None = None,
+        at_ms: int | None = None,
     ) -> _JobOp:
-        """Return an op; `logged` are its jobs in the op log, if they have more than the statements need."""
-        at_ms = self._clock.now_ms
+        """Return an op of this time, by default now.
+
+        `logged` are its jobs in the op log, if they have more than the statements need.
+        """
+        at_ms = self._clock.now_ms if at_ms is None else at_ms
         # Manifests and envelopes are embedded, and their depth was checked; all else is flat.
         if logged is None:
             text = logged_text = canonical({**payload, "at_ms": at_ms}, max_depth=None)
@@ -331,6 +347,7 @@ class _JobOp:
     def __init__(self, op: Op, values: Sequence[Value]) -> None:
         self._op = op
         self._values = values
+        self._weight = check_values(values)
 
     @property
     def key(self) -> str:
@@ -340,10 +357,11 @@ class _JobOp:
         return _JobOp(self._op, (*self._values, agent))
 
     def step(self, name: str) -> Statement:
-        return Statement(SQL[name], self._values[: _value_count(name)])
+        return Statement.of_checked(SQL[name], self._values[: _value_count(name)], self._weight)
 
     def guarded(self, name: str, refusal: str) -> Statement:
-        return Statement(SQL[name], self._values[: _value_count(name)], refusal=refusal)
+        values = self._values[: _value_count(name)]
+        return Statement.of_checked(SQL[name], values, self._weight, refusal=refusal)
 
     def answer(self, name: str, *columns: str) -> Answer:
         return Answer(SQL[name], self._values[: _value_count(name)], columns)

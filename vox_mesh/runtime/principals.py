@@ -6,11 +6,15 @@ from collections.abc import Callable
 from functools import cached_property
 
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.agent_tokens import AgentTokens
 from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.grants.known_agents import KnownAgents
+from vox_mesh.oplog.ownership import Ownership
+from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.agent_bearers import AgentBearers
 from vox_mesh.rhythm.rhythm import Rhythm
+from vox_mesh.store.store import Store
 
 
 class Principals:
@@ -18,6 +22,9 @@ class Principals:
 
     def __init__(
         self,
+        store: Store,
+        roles: Roles,
+        ownership: Ownership,
         log: GrantLog,
         writer: OpLogWriter,
         clock: MeshClock,
@@ -25,6 +32,8 @@ class Principals:
         monotonic: Callable[[], float],
     ) -> None:
         self._writer = writer
+        self.tokens = AgentTokens(store, writer, clock, roles, ownership)
+        """The tokens of agents."""
         self._rhythm = rhythm
         self.known = KnownAgents(log, clock, monotonic)
         """The admitted agents and their grants, as remembered for up to a second."""

@@ -46,6 +46,16 @@ def secret_of(name: str) -> str | None:
     return os.environ.get(name) or _taken.get(name) or None
 
 
+def without_credentials(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables for a program that must not act as the node: without its secrets and their files."""
+    files = {name + FILE_SUFFIX for name in SECRET_VARIABLES}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in files and name not in SECRET_VARIABLES and name != CREDENTIALS
+    }
+
+
 def is_exported(name: str) -> bool:
     """Return whether the environment had a variable at the start, empty or not."""
     return name in os.environ or name in _taken

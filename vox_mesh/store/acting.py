@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Final
 
 from vox_mesh.errors import NotItsAgent
@@ -39,8 +39,22 @@ def acting_as_principal(agent: str) -> Iterator[None]:
         _principal.reset(token)
 
 
-@contextmanager
-def acting_as(agent: str) -> Iterator[None]:
+class _Acting:
+    __slots__ = ("_name", "_token")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._token: Token[str | None] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _agent.set(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _agent.reset(self._token)
+
+
+def acting_as(agent: str) -> _Acting:
     """Name the agent that acts within the block, and in tasks started there."""
     # Imported late: short commands do without.
     from vox_mesh.errors import BadValue
@@ -48,8 +62,4 @@ def acting_as(agent: str) -> Iterator[None]:
 
     if agent == MESH_AGENT:
         raise BadValue(f"agent must not be {MESH_AGENT!r}: only the mesh itself acts in this name")
-    token = _agent.set(checked_agent(agent))
-    try:
-        yield
-    finally:
-        _agent.reset(token)
+    return _Acting(checked_agent(agent))

@@ -67,6 +67,15 @@ class Statement:
         self.params = params
         self.refusal = refusal
 
+    @classmethod
+    def of_checked(
+        cls, sql: str, params: Sequence[Value], weight: int, *, refusal: str | None = None
+    ) -> Statement:
+        """Return a statement with values that were checked before, and have this weight."""
+        statement = cls.__new__(cls)
+        statement.sql, statement.params, statement.weight, statement.refusal = sql, params, weight, refusal
+        return statement
+
     def __repr__(self) -> str:
         return f"Statement({self.sql!r}, {tuple(self.params)!r})"
 

@@ -165,6 +165,8 @@ class Store(RenamedAttributes):
             await self._prepare()
         result = await self._engine.run(batch)
         if self._replica is None or not self._replica.is_pushed:
+            if self._listener_task is not None and self._listener is not None:
+                await self._listener.note_own_commit()
             self._changes.bump()
         return result
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vox_mesh.model.locks.records import iso_of
+from vox_mesh.model.principals.agent_token import AgentToken
 from vox_mesh.nodes.agents import Agent
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
@@ -86,3 +88,17 @@ class AgentKeyView:
 
     agent: str
     public_key: str | None
+
+
+@dataclass(frozen=True)
+class AgentTokenView:
+    """A token of an agent in force, without its text."""
+
+    token_id: str
+    agent_id: str
+    valid_until: str
+
+    @classmethod
+    def of(cls, token: AgentToken) -> AgentTokenView:
+        """Return the view of a token."""
+        return cls(token.token_id, token.agent, iso_of(token.until_ms))

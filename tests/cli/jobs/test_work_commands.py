@@ -56,6 +56,21 @@ def test_run_next_reports_by_exit_code_and_gives_the_payload(vox: VoxCommand) ->
     assert state_of(vox, lost) == "pending"
 
 
+def test_run_next_keeps_the_credentials_of_the_mesh_from_the_command(vox: VoxCommand, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a-token-for-metrics-only")
+    job = kind(vox, "test.env")
+    script = """printenv | cut -d = -f 1 | grep -E 'TOKEN|CREDENTIALS|OWN' | sort | tr '\\n' ' ' > names
+        echo "\\"$(cat names)\\"" > "$VOX_JOB_RESULT" """
+    given = vox.having(
+        VOX_MESH_METRICS_TOKEN_FILE=f"{tmp_path}/token",
+        VOX_MESH_READ_TOKEN="a-token-that-only-reads",
+        CREDENTIALS_DIRECTORY=str(tmp_path),
+        OWN="1",
+    )
+    assert given("job", "run-next", "test.env", "--agent", "coder", "--", "sh", "-c", script).code == 0
+    assert vox("job", "result", job, "--json").document["result"] == "OWN VOX_JOB_CLAIM_TOKEN "
+
+
 def test_a_signal_ends_the_command_and_the_job_goes_back(vox: VoxCommand) -> None:
     job = kind(vox, "test.slow")
     stop = "kill -TERM $PPID; sleep 60"

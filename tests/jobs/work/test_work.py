@@ -85,6 +85,49 @@ async def test_a_waiting_agent_gets_a_job_as_soon_as_there_is_one(node: MeshNode
     assert {job.state for job in [await node.jobs.find(job) for job in jobs]} == {"failed"}
 
 
+async def test_a_report_is_answered_as_the_database_has_the_job(node: MeshNode) -> None:
+    reports = (succeeded([1], exit_code=0), failed("no\nway", retry=False), yielded(delay=0))
+    for report in reports:
+        await node.jobs.schedule("work", new=True)
+        taken = await take_one(node)
+        reported = await node.work.report(taken.job, taken.claim_token, report)
+        assert reported == await node.jobs.queries.find(taken.job.job_id, fresh=True)
+
+
+async def test_an_error_of_one_agents_claim_concerns_no_other(
+    local: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.gather(*(local.jobs.schedule("work", n) for n in range(2)))
+    claimer = local.work._taker._round._claimer
+    claim = claimer.claim
+
+    async def refuse_one(jobs: Any, lease_ms: int, attested: Any, *more: Any) -> Any:
+        if attested.agent == "wrong":
+            raise BadValue("not this one")
+        return await claim(jobs, lease_ms, attested, *more)
+
+    monkeypatch.setattr(claimer, "claim", refuse_one)
+    asked = (local.work.take(name, wait=PATIENCE_S) for name in ("wrong", "right"))
+    wrong, right = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(wrong, BadValue)
+    assert isinstance(right, list)
+    assert [each.agent for each in right] == ["right"]
+
+
+async def test_a_repeated_request_gets_the_same_jobs(local: MeshNode) -> None:
+    assert await local.work.take("coder", request_id="1") == []
+    await asyncio.gather(*(local.jobs.schedule("work", n) for n in range(3)))
+    asked = (local.work.take("coder", request_id="1") for _ in range(2))
+    first, same = await asyncio.gather(*asked)
+    assert [*map(len, (first, same))] == [1, 1]
+    assert first == same == await local.work.take("coder", request_id="1")
+    others = [await take_one(local, agent, request_id=key) for agent, key in (("coder", "2"), ("other", "1"))]
+    assert len({each.job.job_id for each in (*first, *others)}) == 3
+    await local.work.return_unreceived("coder", {first[0].job.job_id: first[0].claim_token})
+    again = await take_one(local, request_id="1", wait=PATIENCE_S)
+    assert (again.job.job_id, again.job.attempts) == (first[0].job.job_id, 2)
+
+
 async def test_the_job_of_a_killed_agent_is_back_after_one_lease(harness: MeshHarness) -> None:
     node = await harness.node("a")
     job = await node.jobs.schedule("work")

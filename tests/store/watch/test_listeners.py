@@ -96,6 +96,31 @@ async def test_every_commit_of_another_is_heard(events: Callable[[Path], FileEve
     await writing_engine.close()
 
 
+async def test_a_commit_of_its_own_process_is_not_heard_again(tmp_path: Path) -> None:
+    path, changes = tmp_path / "x.db", Changes()
+    engine = await FileEngine.open(path)
+    looks, look_again = 0, asyncio.Event()
+
+    async def data_version() -> int:
+        nonlocal looks
+        looks += 1
+        if looks == after_own + 2:
+            look_again.set()
+        return await engine.data_version()
+
+    after_own = sys.maxsize
+    listener = WalListener(Path(f"{path}-wal"), data_version, changes)
+    async with _listening(listener, changes):
+        batch = Batch()
+        batch.add("CREATE TABLE t (a)")
+        await engine.run(batch.seal())
+        await listener.note_own_commit()
+        seen, after_own = changes.count, looks
+        await look_again.wait()
+        assert changes.count == seen
+    await engine.close()
+
+
 class Disk:
     """A log that is written to long before its commit can be seen: after this many looks."""
 

@@ -313,6 +313,9 @@ async def test_listening_that_fails_is_begun_again(caplog: pytest.LogCaptureFixt
             changes.bump()
             await asyncio.Event().wait()
 
+        async def note_own_commit(self) -> None:
+            pass
+
     writer_id = WriterId("", "default", "writer")
     async with Store(
         Backend.MEMORY, MemoryEngine(), writer_id, timeout=10, changes=changes, listener=Listener()

@@ -26,6 +26,7 @@ from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_json
 from vox_mesh.settings.process import deny_inspection
+from vox_mesh.settings.secrets import without_credentials
 from vox_mesh.store.engines.thread import to_the_end
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ def run_next(
     VOX_JOB_CLAIM_TOKEN and VOX_AGENT_ID. JSON that it writes to the file VOX_JOB_RESULT becomes the result.
     The lease is renewed while it runs. With exit code 0 the job has succeeded, otherwise it has failed. A
     signal is passed on; the job of a command that a signal has ended goes back to the queue.
+
+    The command does not get the tokens of the database and of the node, nor the names of their files.
 
     Ends with the command's exit code, or 128 and the signal that killed it; with 1 if there is no job or its
     claim is lost, 127 if the command is not found, and 126 if it can't be run.
@@ -135,7 +138,8 @@ class _CommandRun:
                 payload.write(canonical(taken.payload).encode() + b"\n")
                 payload.seek(0)
                 self._group = ProcessGroup(Terminal())
-                start = Start(self._command, os.environ | variables, stdin=payload.fileno())
+                environment = without_credentials(os.environ) | variables
+                start = Start(self._command, environment, stdin=payload.fileno())
                 return shell_exit_code(await self._group.run(start))
         except OSError as error:
             name = self._command[0]

@@ -16,7 +16,8 @@ from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.nodes.agent_keys import agent_key
 from vox_mesh.nodes.agents import MAX_AGENTS, Agent
-from vox_mesh.views.agents import AgentKeyView, ListedAgentView, some_of, with_grants
+from vox_mesh.oplog.grants.agent_tokens import DEFAULT_LASTS
+from vox_mesh.views.agents import AgentKeyView, AgentTokenView, ListedAgentView, some_of, with_grants
 from vox_mesh.views.locks import HeartbeatView
 
 _ORDER: Final = [state.value for state in AgentState]
@@ -167,3 +168,64 @@ def admit(agent: str, key: str | None, as_json: bool) -> None:
     """
     run_command("agents admit", lambda mesh: mesh.grants.admit(agent, key))
     show_one(vars(AgentKeyView(agent, key)), as_json=as_json)
+
+
+@agents.group(cls=CommandGroup, no_args_is_help=False)
+def token() -> None:
+    """Issue, list and revoke tokens of agents.
+
+    A token is for a host that can only be given a fixed text. It is accepted under /mcp and /v1/hooks only.
+    """
+
+
+@token.command("issue")
+@click.argument("agent")
+@click.option(
+    "--lasts",
+    metavar="DURATION",
+    default=DEFAULT_LASTS,
+    show_default=True,
+    help="Validity, at most a year.",
+)
+@json_option
+def issue_token(agent: str, lasts: str, as_json: bool) -> None:
+    """Issue a token to an admitted agent, shown once.
+
+    Only the owner of the mesh may do this. The mesh keeps a hash of the token only.
+
+    \b
+    Example:
+      vox-mesh agents token issue coder --lasts 30d
+    """
+    issued = run_command("agents token", lambda mesh: mesh.principals.tokens.issue(agent, lasts=lasts))
+    show_one({**asdict(AgentTokenView.of(issued.token)), "token": issued.text}, as_json=as_json)
+
+
+@token.command("list")
+@click.argument("agent", required=False)
+@json_option
+def list_tokens(agent: str | None, as_json: bool) -> None:
+    """List the tokens of agents that are in force.
+
+    \b
+    Example:
+      vox-mesh agents token list coder
+    """
+    found = run_command("agents token", lambda mesh: mesh.principals.tokens.in_force(agent))
+    show_several([asdict(AgentTokenView.of(each)) for each in found], as_json=as_json)
+
+
+@token.command("revoke")
+@click.argument("token_id")
+@json_option
+def revoke_token(token_id: str, as_json: bool) -> None:
+    """Revoke a token of an agent by its id.
+
+    Only the owner of the mesh may do this. Nodes refuse the token within a second.
+
+    \b
+    Example:
+      vox-mesh agents token revoke 01J9ZQ6V3K8WM2T4N5P7R9S1XA
+    """
+    revoked = run_command("agents token", lambda mesh: mesh.principals.tokens.revoke(token_id))
+    show_one(asdict(AgentTokenView.of(revoked)), as_json=as_json)

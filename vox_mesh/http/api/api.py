@@ -20,10 +20,11 @@ from vox_mesh.errors import ApprovalPending, MeshError
 from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.api.agents.agents import AGENTS
+from vox_mesh.http.api.agents.hooks import HOOKS
 from vox_mesh.http.api.artifacts import ARTIFACTS
 from vox_mesh.http.api.conflicts import CONFLICTS
 from vox_mesh.http.api.database import DATABASE
-from vox_mesh.http.api.encoding import encoded
+from vox_mesh.http.api.encoding import encoded, encoded_at_once
 from vox_mesh.http.api.grants.approvals import APPROVALS
 from vox_mesh.http.api.grants.grants import GRANTS
 from vox_mesh.http.api.help import HELP
@@ -54,7 +55,7 @@ from vox_mesh.store.slices import in_slices
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, GRANTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
+    *(NODES, ROLES, AGENTS, HOOKS, GRANTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
     *(WORK, ARTIFACTS),
     *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
 )
@@ -96,7 +97,8 @@ class Api:
         handlers: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": self._describe}}
         for method, path, command in OWNER_COMMANDS:  # first: a name in another path may fit theirs
             handlers.setdefault(path, {})[method] = self._refusing(command)
-        for operation in OPERATIONS:
+        # A route is found by trying them in turn: the ones that agents use all the time come first.
+        for operation in sorted(OPERATIONS, key=lambda each: each not in WORK.all):
             handlers.setdefault(operation.path, {})[operation.method] = self._handler(operation)
         for path, by_method in handlers.items():
             resource = app.router.add_resource(path)
@@ -148,7 +150,9 @@ class Api:
         if isinstance(answer, JsonLines | Content):
             return await send_stream(request, answer)
         is_redacted = credential.is_redacted or (credential.agent is not None and operation.need.is_read)
-        body = b"".join(await in_slices(encoded(answer, is_redacted=is_redacted)))
+        body = None if is_redacted else encoded_at_once(answer)
+        if body is None:
+            body = b"".join(await in_slices(encoded(answer, is_redacted=is_redacted)))
         return _respond(request, body, operation.status, _link_to_next(request, answer))
 
     async def _count(self, credential: Credential, operation: Operation, body: Any) -> None:
@@ -227,6 +231,8 @@ async def _parse_request(
 
 
 def _parse_query(request: web.Request) -> dict[str, str]:
+    if not request.query_string:
+        return {}
     query = dict(request.query)
     if len(query) < len(request.query):
         raise _bad_request("query", "parameters must be unique")

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from vox_mesh.http.redaction import is_redacted_as_one, redacted_json
+
+_FEW: Final = 16
+
+
+def encoded_at_once(answer: Any) -> bytes | None:
+    """Return the JSON of an answer that takes little time; `None` if it has many items."""
+    lists = [answer] if isinstance(answer, list) else _lists_of(answer)
+    return orjson.dumps(answer) if all(len(each) <= _FEW for each in lists) else None
+
+
+def _lists_of(answer: Any) -> Iterator[Sequence[Any]]:
+    values = (getattr(answer, name) for name in getattr(answer, "__dataclass_fields__", ()))
+    return (each for each in values if isinstance(each, list | tuple))
 
 
 def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
@@ -23,14 +36,20 @@ def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
 
 def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
     separator = b"{"
+    members: dict[str, Any] = {}  # the ones since the last list, which are one piece
     for field in fields(answer):
         value = getattr(answer, field.name)
-        if isinstance(value, list | tuple):
-            yield separator + orjson.dumps(field.name) + b":"
-            yield from _array(value, is_redacted=is_redacted)
-        else:
-            yield separator + b"".join(_json({field.name: value}, is_redacted=is_redacted))[1:-1]
+        if not value or not isinstance(value, list | tuple):
+            members[field.name] = value
+            continue
+        if members:
+            yield separator + b"".join(_json(members, is_redacted=is_redacted))[1:-1]
+            separator, members = b",", {}
+        yield separator + orjson.dumps(field.name) + b":"
+        yield from _array(value, is_redacted=is_redacted)
         separator = b","
+    if members:
+        yield separator + b"".join(_json(members, is_redacted=is_redacted))[1:-1]
     yield b"}"
 
 

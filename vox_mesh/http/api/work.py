@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
-from vox_mesh.errors import BadValue, MeshError
+from vox_mesh.errors import BadValue
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.job_actions import Reason
 from vox_mesh.http.api.jobs import JobName
@@ -17,6 +17,7 @@ from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, Request
 from vox_mesh.http.principals.needs import NOTHING, WORKS, receives
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
+from vox_mesh.jobs.work.requests import MAX_REQUEST_ID
 from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
 from vox_mesh.model.grants.capability import TAKE
 from vox_mesh.model.jobs.bundle import base64_content
@@ -65,12 +66,16 @@ _MAX_MESSAGES: Final = 100
 
 
 class TakeRequest(RequestModel):
-    """The kinds of jobs, or prefixes such as `build.*`; how many, how long to wait, and the lease."""
+    """The kinds of jobs, or prefixes such as `build.*`; how many, how long to wait, and the lease.
+
+    A request that is sent again with its `request_id`, because its answer was lost, gets the same jobs.
+    """
 
     kinds: Annotated[list[Text], Field(min_length=1, max_length=MAX_KINDS, default_factory=lambda: ["*"])]
     count: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = 1
     wait: Wait = 0.0
     lease: Lease | None = None
+    request_id: Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID)] | None = None
 
     @property
     def item_count(self) -> int:
@@ -84,10 +89,9 @@ class TakeRequest(RequestModel):
 
 
 async def _give_back(mesh: MeshServices, taken: list[TakenView]) -> None:
-    for each in taken:
-        with suppress(MeshError):  # if this fails, the lease expires by itself
-            report = yielded("its agent had gone", delay=0)
-            await mesh.work.report(each.job_id, each.claim_token, report)
+    if taken:
+        jobs = {each.job_id: each.claim_token for each in taken}
+        await mesh.work.return_unreceived(taken[0].agent, jobs)
 
 
 @WORK.post("/v1/jobs/take", needs=TAKE, takes_s=_WAIT_TIMEOUT_S, load=Load.TAKE, undo=_give_back)
@@ -96,7 +100,14 @@ async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
     agent = current_agent()
     if agent is None:
         raise BadValue("no agent given", hint="send its name in the header Vox-Agent")
-    taken = await mesh.work.take(agent, body.kinds, count=body.count, wait=body.wait, lease=body.lease)
+    taken = await mesh.work.take(
+        agent,
+        body.kinds,
+        count=body.count,
+        wait=body.wait,
+        lease=body.lease,
+        request_id=body.request_id,
+    )
     return [TakenView.of(each) for each in taken]
 
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from vox_mesh.http.principals.nonces import Nonces
 from vox_mesh.http.principals.refusals import RefusalLog, operation_of
 from vox_mesh.http.problems import Problem
-from vox_mesh.model.principals import agent_bearer
+from vox_mesh.model.principals import agent_bearer, agent_token
 from vox_mesh.model.principals.request_signature import (
     HEADERS,
     MAX_SKEW_MS,
@@ -25,6 +25,7 @@ from vox_mesh.model.principals.request_signature import (
     RequestSignature,
 )
 from vox_mesh.observability.throttled_logger import ThrottledLogger
+from vox_mesh.oplog.grants.agent_tokens import AgentTokens
 from vox_mesh.oplog.grants.known_agents import KnownAgents
 from vox_mesh.rhythm.agent_bearers import AgentBearers
 
@@ -51,6 +52,7 @@ class AgentAuthenticator:
         known: KnownAgents,
         refusals: RefusalLog,
         bearers: AgentBearers,
+        tokens: AgentTokens,
         now_ms: Callable[[], int],
     ) -> None:
         self.audience = audience
@@ -58,6 +60,7 @@ class AgentAuthenticator:
         self.refusals = refusals
         self._now_ms = now_ms
         self._bearers = bearers
+        self._tokens = tokens
         self._nonces = Nonces(now_ms())
         self._log_throttled = ThrottledLogger(_log)
 
@@ -67,13 +70,13 @@ class AgentAuthenticator:
         `bearer`: the text after `Bearer` in its header, or empty. Raises 401 if the credential is not valid.
         """
         is_signed = SIGNATURE_INPUT in request.headers or SIGNATURE in request.headers
-        is_bearer = bearer.startswith(agent_bearer.MARK)
-        if not is_signed and not is_bearer:
+        is_bearer, is_token = bearer.startswith(agent_bearer.MARK), bearer.startswith(agent_token.MARK)
+        if not (is_signed or is_bearer or is_token):
             return None
         await self.known.refresh()
         if is_signed:
             return self._by_signature(request, has_more="Authorization" in request.headers)
-        return self._by_bearer(request, bearer)
+        return self._by_bearer(request, bearer) if is_bearer else await self._by_token(request, bearer)
 
     async def is_strict(self) -> bool:
         """Return whether nothing is allowed without a grant, as known for up to a second."""
@@ -128,6 +131,12 @@ class AgentAuthenticator:
             detail = "bearer expired: its bar is over, or its agent has another key or no grant"
             raise Problem(HTTPStatus.UNAUTHORIZED, "token_stale", detail, "ask for another with a signature")
         return ProvenAgent(holder.agent)
+
+    async def _by_token(self, request: web.Request, text: str) -> ProvenAgent:
+        agent = await self._tokens.agent_of(text)
+        if agent is None or not self.known.has_grant(agent):
+            raise self._rejected(request, "token_wrong", "wrong token")
+        return ProvenAgent(agent, is_of_surface=True)
 
     def _rejected(self, request: web.Request, code: str, detail: str) -> Problem:
         self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)

@@ -8,7 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.durations import Duration, checked_seconds
+from vox_mesh.model.jobs.proof import sanitize_error
 from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.costs import Resources
 from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 
@@ -41,6 +43,16 @@ class Report(NamedTuple):
     """What the attempt has used, as far as the agent knows, and was not reported with its progress."""
     question: Question | None = None
     """What must be answered before the job can go on."""
+
+    def is_written(self, job: Job, claim_token: int) -> bool:
+        """Return whether a job shows that this report was written, and is repeated."""
+        if job.claim_token != claim_token:
+            return False
+        reason = None if self.reason is None else sanitize_error(self.reason)
+        if job.has_ended:
+            return job.state == self.outcome.value and job.reason == reason
+        is_requeued = self.outcome is not ReportedOutcome.SUCCEEDED
+        return is_requeued and job.state == JobState.PENDING and job.reason == reason
 
 
 ReportedUsage = Mapping[str, Any] | Usage | Resources

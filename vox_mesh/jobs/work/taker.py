@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import AWAY, LimitReached, MeshError, NotGranted, StaleIncarnation, StoreClosed
+from vox_mesh.errors import AWAY, MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
-from vox_mesh.jobs.worker.claim_round import ClaimRound, NextLook, ReadPlan
+from vox_mesh.jobs.worker.claim_round import NOW, ClaimRound, NextLook, ReadPlan
 from vox_mesh.jobs.worker.claimer import Claimed, JobClaimer
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
@@ -120,8 +120,10 @@ class Taker:
                 self._run(), name="vox-mesh-taker", context=detached_context()
             )
         try:
-            await asyncio.wait([request.claimed], timeout=wait_s if wait_s > 0 else None)
-            return request.claimed.result() if request.claimed.done() else []
+            async with asyncio.timeout(wait_s if wait_s > 0 else None):
+                return await request.claimed
+        except TimeoutError:  # jobs may have been claimed at the same moment
+            return [] if request.claimed.cancelled() else request.claimed.result()
         except asyncio.CancelledError:
             await to_the_end(asyncio.create_task(self._abandon(request), name="vox-mesh-take-back"))
             raise
@@ -153,12 +155,13 @@ class Taker:
                 next_look = await self._look(asked)
                 self._error_backoff.reset()
             except Exception as error:
-                next_look = self._fail(asked, error)
+                self._fail(asked, error)
+                next_look = NextLook(self._error_backoff.next_delay(), is_backoff=True)
             if self._waiting and not next_look.is_now:
                 await self._wait(next_look, seen)
 
-    def _fail(self, asked: Sequence[WaitingAgent], error: Exception) -> NextLook:
-        """Report an error to the agents that can't wait, and to all if waiting is useless."""
+    def _fail(self, asked: Sequence[WaitingAgent], error: Exception) -> None:
+        """Report an error to the agents that can't wait, and to all of these if waiting is useless."""
         if not isinstance(error, MeshError):
             self._store.faults.note("taker", error)
         is_final = not isinstance(error, AWAY) or isinstance(error, StaleIncarnation | StoreClosed)
@@ -166,7 +169,6 @@ class Taker:
             if (is_final or not request.is_patient) and not request.claimed.done():
                 self._waiting.remove(request)
                 request.claimed.set_exception(error)
-        return NextLook(self._error_backoff.next_delay(), is_backoff=True)
 
     async def _wait(self, next_look: NextLook, seen: int) -> None:
         """Wait until there may be a job: after a commit, when one becomes due, or for another agent."""
@@ -221,9 +223,8 @@ class Taker:
             self._race_backoff.reset()
         elif shares:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
-        next_look = await self._round.next_look(survey, choice)
         self._dismiss([request for request in able if request not in shares], choice)
-        return NextLook(0.0) if claimed else next_look
+        return NOW if claimed else await self._round.next_look(survey, choice)
 
     def _dismiss(self, asked: Sequence[WaitingAgent], choice: ClaimChoice) -> None:
         """Answer the agents that do not wait, unless it is this node's turn in a moment."""
@@ -241,19 +242,14 @@ class Taker:
         """Claim for each agent its share, and answer the ones that got something. Return how many jobs."""
         chosen = [job for share in shares.values() for job in share]
         genuine = {job.job_id: job for job in await self._round.still_genuine(chosen)}
-        results = await asyncio.gather(
-            *(
-                self._claim_for(request, [genuine[each.job_id] for each in share if each.job_id in genuine])
-                for request, share in shares.items()
-            ),
-            return_exceptions=True,
-        )
-        errors = [each for each in results if isinstance(each, BaseException)]
-        if errors:
-            raise errors[0]
-        return sum(each for each in results if isinstance(each, int))
+        claims = [
+            self._claim_for(request, [genuine[each.job_id] for each in share if each.job_id in genuine])
+            for request, share in shares.items()
+        ]
+        return sum(await asyncio.gather(*claims)) if len(claims) > 1 else await claims[0]
 
     async def _claim_for(self, request: WaitingAgent, jobs: Sequence[Job]) -> int:
+        """Claim jobs for an agent, and answer it; an error concerns no other agent. Return how many."""
         if not jobs or request not in self._waiting:  # it has gone meanwhile
             return 0
         if request.granted is not None:  # each kind may have a grant of its own
@@ -266,12 +262,10 @@ class Taker:
                 agent=agent,
                 is_logged=False,
             )
-        except (NotGranted, LimitReached) as error:
-            if request in self._waiting:
-                self._waiting.remove(request)
-            request.fail(error)
+        except Exception as error:
+            self._fail([request], error)
             return 0
-        if claimed and request in self._waiting:
+        if claimed and request in self._waiting and not request.claimed.done():
             self._waiting.remove(request)
             request.settle(claimed)
         elif claimed:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import BadValue, NotKnown, StaleClaim
+from vox_mesh.errors import BadValue, NotItsAgent, NotKnown, StaleClaim
 from vox_mesh.jobs.proof.artifacts import Artifact
 from vox_mesh.jobs.transitions import SQL as JOBS
 from vox_mesh.model.base.canonical import canonical
@@ -19,6 +19,7 @@ from vox_mesh.model.jobs.proof import AgentAttestation, Output
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.oplog.verification import READ_ERRORS
 from vox_mesh.nodes.identity import Identity
+from vox_mesh.store.acting import current_agent
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
@@ -40,6 +41,19 @@ class HeldTake(NamedTuple):
     attested: AgentAttestation
     lease_ms: int
     artifacts: Sequence[Artifact] = ()
+
+    def refuse_others(self) -> None:
+        """Refuse the acting agent if another one has taken the job."""
+        agent, own = current_agent(), self.attested.agent
+        if agent is not None and agent != own:
+            raise NotItsAgent(f"job {self.job.job_id} was taken by agent {own}, not by {agent}")
+
+
+class KnownTake(NamedTuple):
+    """A take of this process, without artifacts, and whether a score or a budget limits its attempt."""
+
+    take: HeldTake
+    has_limits: bool
 
 
 class JobTakes:
@@ -114,3 +128,15 @@ async def forget_takes(store: Store) -> None:
     """Remove the takes whose claims are over."""
     if (await store.read(_SQL["is_any_over"], store.mesh_id)).value:
         await store.write(Script(Statement(_SQL["forget"], store.mesh_id)))
+
+
+def stale_claim(job: Job, claim_token: int) -> StaleClaim:
+    """Return the error for a claim that is over."""
+    error = StaleClaim(StaleClaim.code, statement=0)
+    is_later = job.claim_token > claim_token
+    error.hint = (
+        f"job {job.job_id} is {job.state}"
+        + (", under a later claim token" if is_later else "")
+        + ": stop working on it, and take another"
+    )
+    return error

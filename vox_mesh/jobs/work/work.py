@@ -1,14 +1,15 @@
 """The work of agents: take jobs, renew their leases, report what was done.
 
 The node claims on the agent's behalf, with the worker's own claimer, and signs the proof, which names the
-agent. It renews nothing by itself: only the agent does. Between two calls it remembers nothing, so a restart
-changes nothing: the claim token is what counts.
+agent. It renews nothing by itself: only the agent does. What it remembers between two calls only saves reads,
+so a restart changes nothing: the claim token is what counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from vox_mesh.errors import (
     BadValue,
     MeshError,
     NotGranted,
-    NotItsAgent,
     PhaseOverrun,
     Refused,
     StaleClaim,
@@ -26,9 +26,10 @@ from vox_mesh.jobs.jobs import Jobs, Reference
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.results import RESULT
-from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, usage_of
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, usage_of, yielded
+from vox_mesh.jobs.work.requests import TakeRequests
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent, taking_act
-from vox_mesh.jobs.work.takes import HeldTake, JobTakes
+from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake, stale_claim
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -40,8 +41,9 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
+from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
-from vox_mesh.model.jobs.proof import AgentAttestation, sanitize_error
+from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
 from vox_mesh.model.jobs.taken_job import TakenJob as TakenJob
 from vox_mesh.model.messages.records import checked_agent
@@ -54,7 +56,7 @@ from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
 from vox_mesh.rhythm.token_ledger import AttemptCharge
-from vox_mesh.store.acting import acting_as, current_agent
+from vox_mesh.store.acting import acting_as
 from vox_mesh.store.script import Outcome
 from vox_mesh.store.store import Store
 
@@ -93,6 +95,8 @@ class AgentWork:
         self._monotonic = monotonic
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
+        self._known: Recent[str, KnownTake] = Recent(_MAX_KNOWN)
+        self._requests = TakeRequests[TakenJob](lambda taken: taken.job.job_id)
         self._finisher = Finisher(
             store,
             jobs.transitions,
@@ -152,10 +156,12 @@ class AgentWork:
         count: int = 1,
         wait: Duration = 0.0,
         lease: Duration | None = None,
+        request_id: str | None = None,
     ) -> list[TakenJob]:
         """Take up to `count` ready jobs of these kinds, and wait for one if there is none.
 
         `lease` counts unless the job has a lease of its own. Commands must be named: they are of kind `exec`.
+        An agent that repeats a `request_id` gets the jobs again that it was given under it, and no others.
         """
         attested = AgentAttestation(checked_agent(agent))
         if not 1 <= count <= MAX_AT_ONCE:
@@ -164,17 +170,42 @@ class AgentWork:
             raise BadValue(f"kinds must be between 1 and {MAX_KINDS}, got {len(kinds)}")
         patterns = [check_pattern(each) for each in kinds]
         wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
-        until = self._monotonic() + wait_s
         await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in patterns])
+        if request_id is None:
+            return await self._take(attested, patterns, count, wait_s, lease_ms)
+        return await self._requests.answer(
+            (agent, request_id), lambda: self._take(attested, patterns, count, wait_s, lease_ms)
+        )
+
+    async def _take(
+        self,
+        attested: AgentAttestation,
+        patterns: Sequence[str],
+        count: int,
+        wait_s: float,
+        lease_ms: int | None,
+    ) -> list[TakenJob]:
+        until, limits = self._monotonic() + wait_s, self._limits_of(attested)
         while True:
-            request = WaitingAgent(attested, patterns, count, lease_ms, self._limits_of(attested))
+            request = WaitingAgent(attested, patterns, count, lease_ms, limits)
             claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
-            begun = await asyncio.gather(*(self._begin(request.attested, each) for each in claimed))
-            taken = [each for each in begun if each is not None]
+            taken = await self._begin_all(request.attested, limits, claimed)
             if taken or not claimed:
                 return taken
 
-    async def _begin(self, attested: AgentAttestation, claimed: Claimed) -> TakenJob | None:
+    async def _begin_all(
+        self, attested: AgentAttestation, limits: WorkerLimits, claimed: Sequence[Claimed]
+    ) -> list[TakenJob]:
+        """Return the claimed jobs whose attempts can begin."""
+        if len(claimed) == 1:
+            begun = [await self._begin(attested, limits, claimed[0])]
+        else:
+            begun = await asyncio.gather(*(self._begin(attested, limits, each) for each in claimed))
+        return [each for each in begun if each is not None]
+
+    async def _begin(
+        self, attested: AgentAttestation, agent_limits: WorkerLimits, claimed: Claimed
+    ) -> TakenJob | None:
         """Return a claimed job with all that the agent needs, or `None` if its attempt can't begin."""
         job = claimed.job
         try:
@@ -182,7 +213,7 @@ class AgentWork:
             is_repeated = job.attempts > 1
             checkpoint = await self._jobs.checkpoints.resumed(job) if is_repeated else None
             answer = await self._jobs.questions.answer_to(job) if is_repeated else None
-            limits = await self._limits_of(attested).of(job, core, self._notebook(job))
+            limits = await agent_limits.of(job, core, self._notebook(job))
             why = None if limits is None else await limits.begin()
         except Exception as error:
             await self._finisher.finish(result_of_failed_start(job, error, self._jobs.authorship))
@@ -192,8 +223,17 @@ class AgentWork:
             result = AttemptResult(job, JobState.FAILED, why, finished_ms=now_ms, may_retry=False)
             await self._finisher.finish(result._replace(agent=attested))
             return None
+        take = HeldTake(job, attested, claimed.lease_ms)
+        self._known[job.job_id] = KnownTake(take, has_limits=limits is not None)
         until_ms = (job.started_ms or 0) + claimed.lease_ms
         return TakenJob(job, attested.agent, claimed.lease_ms, until_ms, core, checkpoint, answer)
+
+    async def return_unreceived(self, agent: str, jobs: Mapping[str, int]) -> None:
+        """Return jobs, by id and claim token, whose agent has gone before it heard of them."""
+        self._requests.forget(agent, jobs)
+        for job_id, claim_token in jobs.items():
+            with suppress(MeshError):  # if this fails, the lease expires by itself
+                await self.report(job_id, claim_token, yielded(_GONE, delay=0))
 
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
@@ -232,7 +272,7 @@ class AgentWork:
         except NotGranted:
             raise
         except Refused:
-            raise _stale(take.job, claim_token) from None
+            raise stale_claim(take.job, claim_token) from None
         return TakenJob(take.job, take.attested.agent, lease_ms, sent_ms + lease_ms, take.job.core)
 
     async def progress(
@@ -301,6 +341,7 @@ class AgentWork:
         return await self._add(take, await self._artifacts.keep_file(path, name=name, type=type))
 
     async def _add(self, take: HeldTake, artifact: Artifact) -> Artifact:
+        self._known.pop(take.job.job_id, None)  # it knows of no artifacts
         record = self._artifacts.rows([artifact])
         assert record is not None
         await self._takes.keep(take, artifact, record)
@@ -313,13 +354,17 @@ class AgentWork:
 
         Raises `StaleClaim` if the claim is over. A report that was written before is not written again.
         """
+        known = self._known_take(reference, claim_token)
         try:
-            take = await self._held(reference, claim_token)
+            take = await self._held(reference, claim_token) if known is None else known.take
+            return await self._report(take, report, has_limits=known is None or known.has_limits)
         except StaleClaim:
             job, _ = await self._takes.find(await self._job_id(reference))
-            if _is_reported(job, claim_token, report):
+            if report.is_written(job, claim_token):
                 return job
             raise
+
+    async def _report(self, take: HeldTake, report: Report, *, has_limits: bool) -> Job:
         result = AttemptResult(
             take.job,
             _ENDS.get(report.outcome, JobState.PENDING),
@@ -333,14 +378,17 @@ class AgentWork:
             usage=report.usage.resources,
             tokens=report.usage.tokens,
         )
-        limits = await self._resumed_limits(take)
+        limits = await self._resumed_limits(take) if has_limits else None
         exceeded = await self._exceeded(take, limits, report.usage)
         if exceeded is not None and report.outcome in _ENDS:
             result = result._replace(state=JobState.FAILED, reason=exceeded.line)
-        await self._write(take, result, limits)
+        written = await self._write(take, result, limits)
+        self._known.pop(take.job.job_id, None)
         if report.question is not None:
             await self._jobs.questions.announce(take.job.job_id)
-        return await self._jobs.find(take.job.job_id)
+        if written.is_requeued or self._store.is_spooling:
+            return await self._jobs.find(take.job.job_id)
+        return written.ended_job()
 
     async def _result_of(self, take: HeldTake, report: Report) -> list[Artifact]:
         if report.result is None:
@@ -350,15 +398,19 @@ class AgentWork:
         body = canonical(report.result).encode()
         return [await self._artifacts.keep(body, name=RESULT, type="application/json")]
 
-    async def _write(self, take: HeldTake, result: AttemptResult, limits: AttemptLimits | None) -> None:
+    async def _write(
+        self, take: HeldTake, result: AttemptResult, limits: AttemptLimits | None
+    ) -> AttemptResult:
         if limits is not None:
             result = await limits.end(result)
         written = await self._finisher.finish(result._replace(agent=take.attested))
         if written is None:
             if limits is not None and result.end is not None:
                 await limits.record_refused(result.end)
+            self._known.pop(take.job.job_id, None)
             await self._held(take.job, take.job.claim_token)  # says why
-            raise _stale(take.job, take.job.claim_token)
+            raise stale_claim(take.job, take.job.claim_token)
+        return written
 
     # --- the claim -------------------------------------------------------------------------------
 
@@ -371,16 +423,23 @@ class AgentWork:
         """Return a job that an agent holds through this node under this token. Raises if it does not."""
         job, take = await self._takes.find(await self._job_id(reference))
         if job.state not in HELD or job.claim_token != claim_token or take is None:
-            raise _stale(job, claim_token)
+            raise stale_claim(job, claim_token)
         if job.claimer != self._node_id:
             raise TakenElsewhere(
                 f"job {job.job_id} was taken through node {job.claimer}, not through {self._node_id}",
                 node_id=str(job.claimer),
             )
-        agent = current_agent()
-        if agent is not None and agent != take.attested.agent:
-            raise NotItsAgent(f"job {job.job_id} was taken by agent {take.attested.agent}, not by {agent}")
+        take.refuse_others()
         return take
+
+    def _known_take(self, reference: Reference, claim_token: int) -> KnownTake | None:
+        """Return a take of this process, if it is remembered; whether it is over, only the database knows."""
+        job_id = reference if isinstance(reference, str) else reference.job_id
+        known = self._known.get(job_id)
+        if known is None or known.take.job.claim_token != claim_token:
+            return None
+        known.take.refuse_others()
+        return known
 
     def _notebook(self, job: Job, logged: int = 0) -> Notebook:
         return Notebook(self._store, job, self._jobs.checkpoints, logged)
@@ -404,6 +463,8 @@ class AgentWork:
 
 
 _ID_LENGTH: Final = 64
+_MAX_KNOWN: Final = 4_096
+_GONE: Final = "its agent had gone"
 _ENDS: Final = {
     ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
     ReportedOutcome.FAILED: JobState.FAILED,
@@ -416,32 +477,10 @@ def _lease_ms(lease: Duration) -> int:
 
 
 def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:
-    return AttemptResult(job, JobState.PENDING, "its agent had gone", delay_ms=0, agent=attested)
-
-
-def _stale(job: Job, claim_token: int) -> StaleClaim:
-    error = StaleClaim(StaleClaim.code, statement=0)
-    is_later = job.claim_token > claim_token
-    error.hint = (
-        f"job {job.job_id} is {job.state}"
-        + (", under a later claim token" if is_later else "")
-        + ": stop working on it, and take another"
-    )
-    return error
+    return AttemptResult(job, JobState.PENDING, _GONE, delay_ms=0, agent=attested)
 
 
 def _delay_of(job: Job, report: Report) -> int | None:
     if report.outcome in _ENDS:
         return None
     return job.backoff_ms if report.delay_ms is None else report.delay_ms
-
-
-def _is_reported(job: Job, claim_token: int, report: Report) -> bool:
-    """Return whether a job shows that this report was written: its answer was lost, and it comes again."""
-    if job.claim_token != claim_token:
-        return False
-    reason = None if report.reason is None else sanitize_error(report.reason)
-    if job.has_ended:
-        return job.state == report.outcome.value and job.reason == reason
-    is_requeued = report.outcome is not ReportedOutcome.SUCCEEDED
-    return is_requeued and job.state == JobState.PENDING and job.reason == reason

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import orjson
+
 from vox_mesh.jobs.proof.artifacts import Artifact
-from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation
+from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation, sanitize_error
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
@@ -31,6 +33,13 @@ class AttemptEnd(NamedTuple):
         end = replace(self.make(), outcome=PhraseOutcome.FAILED, first_useful_ms=None, note=note)
         logged = self.logged and {**self.logged, "outcome": end.outcome.value, "note": note}
         return AttemptEnd(lambda: end, logged, self.began_ms, self.ended_ms)
+
+
+class WrittenEnd(NamedTuple):
+    """The op by which a result was written, and its time."""
+
+    op_id: str
+    at_ms: int
 
 
 class AttemptResult(NamedTuple):
@@ -61,6 +70,8 @@ class AttemptResult(NamedTuple):
     """The resources that the attempt has used, as far as they were measured."""
     tokens: TokenUsage = NO_TOKENS
     """The tokens of language models that it has used and was not charged for yet."""
+    written: WrittenEnd | None = None
+    """How it was written; `None` before."""
 
     @property
     def causes(self) -> Sequence[str]:
@@ -76,3 +87,18 @@ class AttemptResult(NamedTuple):
             return self.job.may_be_interrupted
         has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
         return self.state is JobState.FAILED and has_another
+
+    def ended_job(self) -> Job:
+        """Return the job as the op that was written has ended it."""
+        assert self.written is not None
+        outputs = [artifact.output.document() for artifact in self.artifacts]
+        return self.job._replace(
+            state=self.state.value,
+            lease_until_ms=None,
+            failures=self.job.failures + (self.state is JobState.FAILED),
+            ended_ms=self.written.at_ms,
+            exit_code=self.exit_code,
+            reason=None if self.reason is None else sanitize_error(self.reason),
+            output_artifacts=orjson.dumps(outputs).decode(),
+            last_op=self.written.op_id,
+        )

@@ -30,6 +30,7 @@ _RETRY_DELAY_S: Final = 1.0
 _ERROR_BACKOFF_S: Final = (0.5, 5.0)  # the first and the longest delay after looks that raised an error
 _RACE_BACKOFF_S: Final = (0.02, 1.0)  # the same after claims that other nodes have won
 _IDLE_PAUSE_FACTOR: Final = 4  # pause after a look that claimed nothing, as a multiple of its duration
+_ABSENT_PAUSE_FACTOR: Final = 9  # the same after one that found no kind of this worker
 _GATHER_FACTOR: Final = 2  # wait for more free capacity after a claim, as a multiple of its duration
 _MAX_PAUSE_S: Final = 0.03
 
@@ -78,7 +79,8 @@ class ClaimLoop:
             elif next_look.is_backoff:
                 await self._back_off(next_look.delay_s or 0.0)
             else:
-                await self._wait(next_look, min(_IDLE_PAUSE_FACTOR * took_s, _MAX_PAUSE_S))
+                factor = _ABSENT_PAUSE_FACTOR if next_look is AFTER_CHANGE else _IDLE_PAUSE_FACTOR
+                await self._wait(next_look, min(factor * took_s, _MAX_PAUSE_S))
 
     async def _look(self) -> NextLook:
         try:

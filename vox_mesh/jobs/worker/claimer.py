@@ -183,13 +183,17 @@ class JobClaimer:
         if permit is not None:
             permit.using(lambda: _uses(jobs, token))
         if short:
-            scripts = transitions.take(items, starts, lease_ms, routing, causes, permit, within, agent)
+            scripts = transitions.take(
+                items, starts, lease_ms, routing, causes, permit, within, agent, started_ms
+            )
         else:
             reserves = self._chooser.is_any_charged(jobs, agent)
             claim_script = transitions.claim(
-                items, lease_ms, routing, causes, permit, within, agent, reserves=reserves
+                *(items, lease_ms, routing, causes, permit, within, agent),
+                reserves=reserves,
+                at_ms=started_ms,
             )
-            scripts = claim_script, transitions.start(starts, [claim_script.key])
+            scripts = claim_script, transitions.start(starts, [claim_script.key], started_ms)
         self.sent += 1
         try:
             claim, start = await self._store.write_all(scripts)

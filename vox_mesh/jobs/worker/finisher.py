@@ -25,7 +25,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.transitions import Item, JobTransitions
-from vox_mesh.jobs.worker.attempt_result import AttemptResult
+from vox_mesh.jobs.worker.attempt_result import AttemptResult, WrittenEnd
 from vox_mesh.jobs.worker.end_recorder import EndRecorder
 from vox_mesh.model.base.canonical import embedded
 from vox_mesh.model.jobs.proof import (
@@ -152,7 +152,7 @@ class Finisher:
                 await self._store.write(seal_script(), timeout=self.timeout_s)
 
     async def _write_group(self, group: Sequence[_Entry]) -> None:
-        failure = await self._try([result for result, _ in group])
+        written_end, failure = await self._try([result for result, _ in group])
         if isinstance(failure, DatabaseUnavailable) and len(group) > 1:
             await asyncio.gather(*(self._write_group([each]) for each in group))
             return
@@ -167,24 +167,26 @@ class Finisher:
                 return
         self.stale += isinstance(failure, StaleClaim)
         for each in group:
-            _settle(each, failure)
+            _settle(each, written_end, failure)
 
-    async def _try(self, group: Sequence[AttemptResult]) -> MeshError | None:
-        """Write results, and return the error.
+    async def _try(self, group: Sequence[AttemptResult]) -> tuple[WrittenEnd | None, MeshError | None]:
+        """Write results, and return how they were written, or the error.
 
         While the database is unavailable, only a single result may be spooled: if a spooled request is
         rejected later, it can be neither split nor replaced.
         """
+        written_end, at_ms = None, self._clock.now_ms
         try:
             agent = group[0].agent
             with nullcontext() if agent is None else acting_as(agent.agent):
-                script = self._script(group, can_spool=len(group) == 1)
+                script = self._script(group, at_ms, can_spool=len(group) == 1)
+            written_end = WrittenEnd(script.key, at_ms)
             failure = await self._send(script)
         except MeshError as error:
             failure = error
         if isinstance(failure, ScriptFailed) and not group[0].is_requeued:
             self._is_seal_due = True
-        return failure
+        return written_end, failure
 
     async def _send(self, script: Script) -> MeshError | None:
         """Write a script, and retry while its outcome is unknown: it takes effect once."""
@@ -202,7 +204,7 @@ class Finisher:
                 return None
         return failure
 
-    def _script(self, group: Sequence[AttemptResult], *, can_spool: bool) -> Script:
+    def _script(self, group: Sequence[AttemptResult], at_ms: int, *, can_spool: bool) -> Script:
         causes = [cause for each in group for cause in each.causes]
         effects = self._recorder.statements(group)
         if group[0].agent is not None:
@@ -217,7 +219,9 @@ class Finisher:
             effects.append(artifacts)
         pairs = [self._complete_item(each) for each in group]
         items, logged = [item for item, _ in pairs], [more for _, more in pairs]
-        return self._transitions.complete(items, *effects, logged=logged, can_spool=can_spool, causes=causes)
+        return self._transitions.complete(
+            items, *effects, logged=logged, can_spool=can_spool, causes=causes, at_ms=at_ms
+        )
 
     def _yield_item(self, result: AttemptResult) -> Item:
         job, now_ms = result.job, self._clock.now_ms
@@ -291,14 +295,14 @@ def _failed(result: AttemptResult, reason: str) -> AttemptResult:
     return result._replace(state=JobState.FAILED, reason=reason, end=end)
 
 
-def _settle(entry: _Entry, failure: MeshError | None) -> None:
+def _settle(entry: _Entry, written_end: WrittenEnd | None, failure: MeshError | None) -> None:
     result, written = entry
     if failure is not None:
         level = logging.INFO if isinstance(failure, Refused) else logging.ERROR
         with job_scope(result.job):
             _log.log(level, "job result rejected: job_id=%s: %s", result.job.job_id, failure.line)
     if not written.done():
-        written.set_result(result if failure is None else None)
+        written.set_result(result._replace(written=written_end) if failure is None else None)
 
 
 @cache

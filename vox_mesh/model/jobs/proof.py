@@ -204,20 +204,26 @@ def prove_with_text(envelope: Envelope, key: SigningKey) -> tuple[Proof, str]:
 def _is_known_valid(envelope: Envelope) -> bool:
     """Return whether an envelope differs from a valid one only in fields checked here: a fast path."""
     is_valid = is_content_id(envelope.job_id) and is_count(envelope.attempt) and not envelope.outputs
-    worker = (envelope.runner, envelope.worker_id, envelope.node_id, envelope.attest_program)
+    worker = (envelope.runner, envelope.worker_id, envelope.node_id, envelope.attest_program, envelope.agent)
     return (
         is_valid
         and envelope.exit is None
         and envelope.command is None
         and (envelope.stamp is None or envelope.stamp.is_valid)
-        and envelope.agent is None
         and _is_worker_valid(envelope.state, *worker)
     )
 
 
-@lru_cache(maxsize=64)
-def _is_worker_valid(state: str, runner: Runner, worker_id: str, node_id: str, attest_program: str) -> bool:
-    sample = Envelope("0" * 64, runner, worker_id, node_id, 1, 0, 0, state, attest_program)
+@lru_cache(maxsize=512)  # one for each agent of a node, and both states
+def _is_worker_valid(
+    state: str,
+    runner: Runner,
+    worker_id: str,
+    node_id: str,
+    attest_program: str,
+    agent: AgentAttestation | None,
+) -> bool:
+    sample = Envelope("0" * 64, runner, worker_id, node_id, 1, 0, 0, state, attest_program, agent=agent)
     return not _envelope_faults(sample.document())
 
 

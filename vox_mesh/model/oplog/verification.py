@@ -45,7 +45,10 @@ REQUEST: Final = "RequestApproval"
 APPROVE: Final = "Approve"
 DENY: Final = "Deny"
 
-OWNER_GRANTS: Final = (ADMIT, GRANT, REVOKE, STRICT)
+ISSUE_TOKEN: Final = "IssueAgentToken"  # noqa: S105 - a kind of op
+REVOKE_TOKEN: Final = "RevokeAgentToken"  # noqa: S105 - a kind of op
+
+OWNER_GRANTS: Final = (ADMIT, GRANT, REVOKE, STRICT, ISSUE_TOKEN, REVOKE_TOKEN)
 """Ops of the owner about agents and their grants."""
 
 OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, ADMIT_NODE, *OWNER_GRANTS})

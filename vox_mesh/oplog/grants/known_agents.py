@@ -77,6 +77,10 @@ class KnownAgents:
         """Return whether an agent has any grant in force."""
         return any(True for _ in self._capabilities(agent))
 
+    def lines_of(self, agent: str) -> list[str]:
+        """Return the capabilities of the grants in force of an agent, as lines."""
+        return list(dict.fromkeys(map(str, self._capabilities(agent))))
+
     def may_try(self, agent: str, actions: Sequence[str]) -> bool:
         """Return whether a grant in force allows one of these actions on anything, or after an approval."""
         found = [each.act.action for each in self._capabilities(agent)]

@@ -34,7 +34,7 @@ _OPEN_TIMEOUT_S: Final = 10.0
 _MIN_HEAD_START_SCRIPTS: Final = 8  # enough callers to keep the loop busy while their scripts are written
 _MAX_HEAD_START_S: Final = 0.001
 _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
-_DATA_VERSION: Final = Statement("PRAGMA data_version")
+_DATA_VERSION: Final = "PRAGMA data_version"
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 _first_open: Final = threading.Lock()
@@ -194,7 +194,10 @@ class FileEngine:
         """Return a number that changes with every commit of another connection, in any process."""
         if self._watching is None:
             self._watching = await self._reader.do(lambda: _open_watching(self._path))
-        version: int = sqlite.query(self._watching, _DATA_VERSION).value
+        try:
+            version: int = self._watching.execute(_DATA_VERSION).fetchone()[0]
+        except sqlite3.Error as error:
+            raise sqlite.query_error(sqlite.step_error(error)) from None
         return version
 
     @asynccontextmanager
@@ -290,7 +293,7 @@ def _open_reading(path: Path) -> sqlite3.Connection:
 def _open_watching(path: Path) -> sqlite3.Connection:
     try:
         watching = _connect(path, busy_timeout_s=0.0)
-        watching.execute(_DATA_VERSION.sql)  # so that later calls need not read from the disk
+        watching.execute(_DATA_VERSION)  # so that later calls need not read from the disk
     except sqlite3.Error as error:
         raise sqlite.query_error(sqlite.step_error(error)) from error
     return watching

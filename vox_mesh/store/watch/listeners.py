@@ -37,7 +37,8 @@ class Inotify:
         if libc.inotify_add_watch(self._descriptor, os.fsencode(path.parent), _MODIFY | _CREATE) < 0:
             os.close(self._descriptor)
             raise OSError(ctypes.get_errno(), "inotify_add_watch failed")
-        self._touched = asyncio.Event()
+        self._is_touched = False
+        self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     async def wait_for_event(self, timeout: float) -> bool:
@@ -45,16 +46,20 @@ class Inotify:
 
         Events that arrive between calls stay in the kernel, which merges a burst into one.
         """
+        waiter = self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(timeout, self._wake)
         self._loop.add_reader(self._descriptor, self._read)
         try:
-            async with asyncio.timeout(timeout):
-                await self._touched.wait()
-        except TimeoutError:
-            return False
+            await waiter
         finally:
+            timer.cancel()
             self._loop.remove_reader(self._descriptor)
-        self._touched.clear()
-        return True
+        was_touched, self._is_touched = self._is_touched, False
+        return was_touched
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _read(self) -> None:
         data = os.read(self._descriptor, _READ_BYTES)
@@ -63,7 +68,8 @@ class Inotify:
             _, mask, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
             if mask & _OVERFLOW or data[at - length : at].rstrip(b"\0") == self._name:
-                self._touched.set()
+                self._is_touched = True
+                self._wake()
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +89,9 @@ class Listener(Protocol):
 
     async def listen(self) -> None:
         """Listen for commits. The count rises at once, because earlier commits may have been missed."""
+
+    async def note_own_commit(self) -> None:
+        """Take in a commit of this process, after which it raises the count itself."""
 
 
 class FileEvents(Protocol):
@@ -133,24 +142,30 @@ class WalListener:
         self._data_version = data_version
         self._changes = changes
         self._open_events = events
+        self._seen: int | None = None
 
     async def listen(self) -> None:
         """Listen to the write-ahead log."""
         with self._events() as events:
-            seen = await self._version()
+            self._seen = await self._version()
             self._changes.bump()
             pause, rest = _POLL_INTERVAL_S, _MIN_RECHECK_S
             while True:
                 touched = await events.wait_for_event(pause)
                 version = await self._version()
-                if version != seen:
-                    seen = version
+                if version != self._seen:
+                    self._seen = version
                     self._changes.bump()
                     await asyncio.sleep(rest)
                     rest = min(2 * rest, _MAX_BURST_PAUSE_S)
                 elif not touched:  # the burst is over
                     rest = _MIN_RECHECK_S
                 pause = _MIN_RECHECK_S if touched else min(2 * pause, _POLL_INTERVAL_S)
+
+    async def note_own_commit(self) -> None:
+        """Take in the commit; also one of another process is visible to all that read from now on."""
+        if self._seen is not None:
+            self._seen = await self._version()
 
     async def _version(self) -> int | None:
         try:
@@ -189,6 +204,9 @@ class ServerPoll:
             if self._changes.is_awaited and not self._is_pushed():
                 seen = await self._poll(seen)
             await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def note_own_commit(self) -> None:
+        """Do nothing: a poll notices it, too."""
 
     async def _poll(self, seen: object) -> object:
         if seen is not None and self._watermark.latest[0] is None:

@@ -16,12 +16,16 @@ from tests.support.nodes.serving import ServedNode, serving_api
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tests.support.nodes.signing import SigningAgent, audience_of
 from tools.homes import FILE
+from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.principals.agent_bearer import BearerHolder, issue_bearer
+from vox_mesh.model.principals.agent_token import digest_of, token_text
 from vox_mesh.model.principals.request_signature import MAX_SKEW_MS
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.store import new_key
+from vox_mesh.store.script import Script, Statement
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -332,3 +336,64 @@ async def test_in_a_strict_mesh_the_shared_token_reads_only(served: ServedNode) 
     finally:
         await served.node.grants.set_strict(strict=False)
         await _forget(served)
+
+
+# --- tokens for hosts ----------------------------------------------------------------------------------
+
+
+async def test_a_token_of_an_agent_opens_its_two_surfaces_until_it_is_revoked(
+    served: ServedNode, coder: SigningAgent
+) -> None:
+    node = served.node
+    await node.locks.acquire("task:brief", agent="coder")
+    await node.messages.send("coder", "read me", sender="ann")
+    job = await node.jobs.schedule("test.brief")
+    issued = await node.principals.tokens.issue("coder", lasts="1h")
+    answer = await coder.ask_by(issued.text, "GET", "/v1/hooks/brief")
+    assert answer.status_code == 200, answer.text
+    brief = answer.json()
+    assert (brief["agent_id"], brief["node_id"], brief["unread"]) == ("coder", "ann", 1)
+    (lock,) = [each for each in brief["locks"] if each["lock_key"] == "task:brief"]
+    assert lock["fence_token"] > 0
+    assert job.job_id in {each["job_id"] for each in brief["ready"]}
+    assert "can job.take" in brief["grants"]
+    assert (await coder.ask("GET", "/v1/hooks/brief")).json()["agent_id"] == "coder"
+    for method, path in (("GET", "/v1/nodes"), ("POST", "/v1/locks"), ("POST", "/v1/agents/coder/bearer")):
+        assert_problem(await coder.ask_by(issued.text, method, path, {}), 403, "token_of_surface")
+    escaping = await coder.ask_by(issued.text, "GET", "/v1/hooks/%2e%2e/nodes")
+    assert escaping.status_code in (403, 404)
+    changed = issued.text[:-1] + ("A" if issued.text[-1] != "A" else "B")
+    for text in (changed, "vxa1.", f"vxa1.{new_key()}.{'A' * 43}"):
+        assert_problem(await coder.ask_by(text, "GET", "/v1/hooks/brief"), 401, "token_wrong")
+    assert [each.token_id for each in await node.principals.tokens.in_force("coder")] == [
+        issued.token.token_id
+    ]
+    await node.principals.tokens.revoke(issued.token.token_id)
+    assert_problem(await coder.ask_by(issued.text, "GET", "/v1/hooks/brief"), 401, "token_wrong")
+    await assert_whole(node)
+
+
+async def test_a_token_that_the_owner_did_not_sign_is_refused(
+    served: ServedNode, coder: SigningAgent
+) -> None:
+    node = served.node
+    issued = await node.principals.tokens.issue("coder")
+    forged_id, secret = new_key(), b"s" * 32
+    text = token_text(forged_id, secret)
+    insert = "INSERT INTO agent_tokens VALUES (?, ?, ?, 'coder', ?, 9000000000000)"
+    await node.store.write(Script(Statement(insert, (*node.store.mesh_id, forged_id, digest_of(text)))))
+    node.principals.tokens._read_ms = None
+    assert_problem(await coder.ask_by(text, "GET", "/v1/hooks/brief"), 401, "token_wrong")
+    assert (await coder.ask_by(issued.text, "GET", "/v1/hooks/brief")).status_code == 200
+
+
+async def test_only_the_owner_issues_tokens_and_to_admitted_agents_only(served: ServedNode) -> None:
+    with pytest.raises(Refused, match="agent_not_admitted"):
+        await served.node.principals.tokens.issue("nameless")
+    with pytest.raises(BadValue, match="lasts"):
+        await served.node.principals.tokens.issue("coder", lasts="400d")
+    async with Mesh.open(served.shared_mesh.settings("ben", http=False)) as other:
+        with pytest.raises(Refused, match="not_the_owner"):
+            await other.principals.tokens.issue("coder")
+    with pytest.raises(NotKnown, match="not found"):
+        await served.node.principals.tokens.revoke(new_key())
