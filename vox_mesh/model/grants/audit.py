@@ -34,7 +34,7 @@ class _DoubtedEnd(NamedTuple):
 
 
 class _DoubtedTake(NamedTuple):
-    """An entry that claimed jobs for an agent, which is right if its grant allows the kinds of all of them."""
+    """An entry that claimed jobs for an agent, which is right if its grant allows the kinds of all."""
 
     entry: LogEntry
     jobs: frozenset[str]
@@ -126,7 +126,8 @@ class GrantAudit:
         """Return all entries that were done without a grant."""
         ends = [_finding(each.entry, each.fault) for each in self._ends if not self._is_own(each)]
         faults = ((each.entry, self._fault_of_kinds(each, self._kinds_of(each))) for each in self._takes)
-        return self._findings + ends + [_finding(entry, fault) for entry, fault in faults if fault is not None]
+        takes = [_finding(entry, fault) for entry, fault in faults if fault is not None]
+        return self._findings + ends + takes
 
     def _is_own(self, end: _DoubtedEnd) -> bool:
         """Return whether the agent of an entry has scheduled all jobs that it ended."""
