@@ -27,7 +27,7 @@ class WantedJobs(NamedTuple):
     at_once: int
     lease_ms: int | None
     capacity: int | None
-    """How many jobs it wants to hold at most, with those that it holds already."""
+    """How many jobs it wants to hold at most, including the ones that it holds already."""
 
     @classmethod
     def of(cls, kinds: Sequence[str], count: int, lease: Duration | None, capacity: int | None) -> Self:

@@ -155,7 +155,7 @@ class AgentWork:
     ) -> list[TakenJob]:
         """Take up to `count` ready jobs of these kinds, and wait for one if there is none.
 
-        With `capacity`, never so many that the agent would hold more than that, whichever nodes it uses.
+        `capacity`: how many jobs the agent wants to hold at most in total, through all nodes.
         `lease` counts unless the job has a lease of its own. Commands must be named: they are of kind `exec`.
         An agent that repeats a `request_id` gets the jobs again that it was given under it, and no others.
         """
