@@ -1008,6 +1008,7 @@ class AgentWork:
         count: int = ...,
         wait: Duration = ...,
         lease: Duration | None = ...,
+        capacity: int | None = ...,
         request_id: str | None = ...,
     ) -> list[TakenJob]: ...
     def return_unreceived(self, agent: str, jobs: Mapping[str, int]) -> None: ...
@@ -1478,6 +1479,7 @@ class ClientWork:
         count: int = ...,
         wait: Duration = ...,
         lease: Duration | None = ...,
+        capacity: int | None = ...,
     ) -> list[TakenJob]: ...
     def renew(self, job: JobName, claim_token: int, *, lease: Duration | None = ...) -> TakenJob: ...
     def progress(
