@@ -85,7 +85,7 @@ async def test_locks_are_acquired_renewed_refused_and_released(client: AgentClie
     assert found.path == "src/b.py"
     assert found.holder is not None
     assert found.holder == (await node.locks.holders("file:src/b.py"))[0]._replace(
-        request_id="", now_ms=found.holder.now_ms
+        request_id="", fence_token=0, now_ms=found.holder.now_ms
     )
     assert [each.keys for each in await client.locks.release_held()] == [("file:src/a.py",)]
     with pytest.raises(NotKnown):
@@ -110,7 +110,9 @@ async def test_messages_are_sent_received_and_settled(client: AgentClient, node:
     assert await client.messages.wait_for_ack(sent, 5)
     stored = await node.messages.queries.get(sent.message_uuid)
     found = await client.messages.find(sent.message_uuid[:20])
-    assert found == stored._replace(signature="")
+    assert found is not None
+    assert found[:4] == stored[:4]  # its body is for its receiver, who has acknowledged it
+    assert (found.state, found.hlc, found.position) == (stored.state, stored.hlc, stored.position)
 
 
 async def test_errors_are_those_of_the_mesh(client: AgentClient, folder: Path) -> None:

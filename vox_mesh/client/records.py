@@ -37,9 +37,10 @@ def lock_of(document: Document, now_ms: float, ttl: float | None = None) -> Lock
 
 
 def holder_of(document: Document) -> Holder:
-    """Return a held lock as everyone sees it."""
+    """Return a held lock as everyone sees it; the token of another agent's lock, which is hidden, is 0."""
     values = {name: document.get(name) for name in Holder._fields}
     values["now_ms"] = milliseconds_at(str(document["expires_at"])) - document["left_ms"]
+    values["fence_token"] = document.get("fence_token") or 0
     values["session_pid"] = 0 if document.get("session") == "heartbeats" else document.get("session_pid")
     return Holder(**{**values, "request_id": ""})  # type: ignore[arg-type]  # as its view has them
 

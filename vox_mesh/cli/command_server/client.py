@@ -41,7 +41,14 @@ _READY_S: Final = 2.0
 """How long the command server may take to get ready."""
 
 _ON: Final = ("", "1", "true", "yes")
-_UNUSUAL: Final = ("LD_PRELOAD", "VOX_DEBUG", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONASYNCIODEBUG")
+_UNUSUAL: Final = (
+    "VOX_MESH_NODE",
+    "LD_PRELOAD",
+    "VOX_DEBUG",
+    "PYTHONDEVMODE",
+    "PYTHONWARNINGS",
+    "PYTHONASYNCIODEBUG",
+)
 _GIT: Final = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_CEILING", "GIT_DISCOVERY", "GIT_CONFIG"),
     *("GIT_INDEX", "GIT_OBJECT", "GIT_EXEC", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_IMPLICIT"),

@@ -11,7 +11,7 @@ from vox_mesh.cli.jobs.job_output import line
 from vox_mesh.cli.jobs.work import parse_json, run_work, token_option
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import Record, json_option, show_one, show_several
-from vox_mesh.cli.support.session import run_command, start_quickly
+from vox_mesh.cli.support.session import AgentMesh, run_command, start_quickly
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.questions import AskedQuestion
 from vox_mesh.jobs.work.reports import needs_input
@@ -57,10 +57,10 @@ def ask(
     parsed = None if schema is None else parse_json(schema, "--schema")
     asked = Question(question, choices, parsed, to, expires, escalate_to, escalate_after)
 
-    async def work(mesh: Mesh) -> Job:
+    async def work(mesh: AgentMesh) -> Job:
         return await mesh.work.report(reference, token, needs_input(asked))
 
-    job = run_work(start_quickly("job ask"), work)
+    job = run_work(start_quickly("job ask", through_node=True), work)
     show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)
 
 
@@ -98,13 +98,15 @@ def answer(reference: str, answer: str, agent: str | None, as_json: bool) -> Non
     Example:
       vox-mesh job answer 298aaf4c next
     """
-    settings = start_quickly("job answer")
+    settings = start_quickly("job answer", through_node=True)
     by = agent or settings.agent_id
 
-    async def work(mesh: Mesh) -> AskedQuestion:
+    async def work(mesh: AgentMesh) -> AskedQuestion:
+        if not isinstance(mesh, Mesh):
+            return await mesh.jobs.answer(reference, _value_of(answer))
         return await mesh.jobs.questions.answer(await mesh.jobs.find(reference), _value_of(answer), by)
 
-    answered = run_work(settings, work)
+    answered = run_work(settings, work, by)
     record = vars(AskedView.of(answered))
     show_one(record if as_json else _line(record), as_json=as_json)
 

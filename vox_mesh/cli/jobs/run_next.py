@@ -17,13 +17,12 @@ import click
 from vox_mesh.cli.jobs.work import CLAIM_TOKEN, run_work, take_options
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.options import TrailingCommand, acting_agent
-from vox_mesh.cli.support.session import start_quickly
+from vox_mesh.cli.support.session import AgentMesh, start_quickly
 from vox_mesh.cli.support.terminal import Terminal
 from vox_mesh.errors import AWAY, BadValue, MeshError
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
 from vox_mesh.jobs.work.reports import Report, failed, succeeded, yielded
 from vox_mesh.jobs.work.work import TakenJob
-from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_json
 from vox_mesh.settings.process import deny_inspection
@@ -62,20 +61,20 @@ def run_next(
     """
     if not command:
         raise click.UsageError("no command given: write it after `--`", click.get_current_context())
-    settings = start_quickly("job run-next")
+    settings = start_quickly("job run-next", through_node=True)
     name = acting_agent(agent, settings, "--agent")
 
-    async def work(mesh: Mesh) -> int:
+    async def work(mesh: AgentMesh) -> int:
         deny_inspection()  # the key of the node is in this process's memory
         return await _CommandRun(mesh, command).run(name, kinds or ("*",), wait, lease)
 
-    return run_work(settings, work)
+    return run_work(settings, work, name)
 
 
 class _CommandRun:
     """The run of a command for a job: it ends with the claim, and is stopped by signals."""
 
-    def __init__(self, mesh: Mesh, command: list[str]) -> None:
+    def __init__(self, mesh: AgentMesh, command: list[str]) -> None:
         self._mesh = mesh
         self._command = command
         self._group: ProcessGroup | None = None

@@ -14,7 +14,7 @@ from vox_mesh.cli.jobs.job_output import line
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, acting_agent, seconds
 from vox_mesh.cli.support.output import json_option, show_one, show_several
-from vox_mesh.cli.support.session import Result, Work, run_on_mesh, start_quickly
+from vox_mesh.cli.support.session import AgentCommand, AgentMesh, Result, run_as_agent, start_quickly
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome, failed, succeeded, yielded
 from vox_mesh.jobs.work.work import TakenJob
@@ -68,23 +68,31 @@ def take_options(wait: str) -> Callable[[Function], Function]:
     return add
 
 
-def run_work(settings: Settings, work: Work[Result]) -> Result:
-    """Run the work of a command on jobs, whose limits count in the beats of the mesh."""
+def run_work(settings: Settings, work: AgentCommand[Result], agent: str | None = None) -> Result:
+    """Run the work of an agent on jobs, whose limits count in the beats of the mesh."""
 
-    async def run(mesh: Mesh) -> Result:
-        await mesh.rhythm.refresh()
+    async def run(mesh: AgentMesh) -> Result:
+        if isinstance(mesh, Mesh):
+            await mesh.rhythm.refresh()
         return await work(mesh)
 
-    return asyncio.run(run_on_mesh(settings, run))
+    return asyncio.run(run_as_agent(settings, agent, run))
 
 
 @click.command()
 @click.argument("kinds", nargs=-1, metavar="[KIND...]")
 @take_options("0s")
 @click.option("--count", type=int, default=1, show_default=True, help="Maximum number of jobs.")
+@click.option("--capacity", type=int, help="Maximum number of jobs that the agent holds in total.")
 @json_option
 def take(
-    kinds: tuple[str, ...], agent: str | None, wait: float, lease: float | None, count: int, as_json: bool
+    kinds: tuple[str, ...],
+    agent: str | None,
+    wait: float,
+    lease: float | None,
+    count: int,
+    capacity: int | None,
+    as_json: bool,
 ) -> int:
     """Take ready jobs for an agent, of these kinds or all.
 
@@ -96,13 +104,15 @@ def take(
     Example:
       vox-mesh job take build.* --agent coder --wait 30s --json
     """
-    settings = start_quickly("job take")
+    settings = start_quickly("job take", through_node=True)
     name = acting_agent(agent, settings, "--agent")
 
-    async def work(mesh: Mesh) -> list[TakenJob]:
-        return await mesh.work.take(name, kinds or ("*",), count=count, wait=wait, lease=lease)
+    async def work(mesh: AgentMesh) -> list[TakenJob]:
+        return await mesh.work.take(
+            name, kinds or ("*",), count=count, wait=wait, lease=lease, capacity=capacity
+        )
 
-    taken = run_work(settings, work)
+    taken = run_work(settings, work, name)
     views = [vars(TakenView.of(each)) for each in taken]
     if not as_json:
         names = ("job_id", "kind", "claim_token", "lease_ms", "attempt", "payload")
@@ -126,10 +136,10 @@ def renew(reference: str, token: int, lease: float | None, as_json: bool) -> Non
       vox-mesh job renew 298aaf4c --token 1760000000001
     """
 
-    async def work(mesh: Mesh) -> TakenJob:
+    async def work(mesh: AgentMesh) -> TakenJob:
         return await mesh.work.renew(reference, token, lease=lease)
 
-    renewed = run_work(start_quickly("job renew"), work)
+    renewed = run_work(start_quickly("job renew", through_node=True), work)
     show_one(vars(LeaseView.of(renewed)), as_json=as_json)
 
 
@@ -179,12 +189,12 @@ def report(
     reported = reported._replace(usage=usage)
     files = [_named_file(each) for each in artifacts]
 
-    async def work(mesh: Mesh) -> Job:
+    async def work(mesh: AgentMesh) -> Job:
         for name, path in files:
             await mesh.work.keep_file(reference, token, name, path)
         return await mesh.work.report(reference, token, reported)
 
-    job = run_work(start_quickly("job report"), work)
+    job = run_work(start_quickly("job report", through_node=True), work)
     show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -27,7 +27,7 @@ from vox_mesh.cli.support.output import (
     show_several,
     table,
 )
-from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
+from vox_mesh.cli.support.session import AgentMesh, run_as_agent, run_command, run_on_mesh, start_quickly
 from vox_mesh.errors import LockHeld, NotKnown
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.durations import short_duration
@@ -113,7 +113,7 @@ def acquire(
     Example:
       vox-mesh lock acquire file:src/lib.rs --agent coder --wait 10s
     """
-    settings = start_quickly("lock acquire")
+    settings = start_quickly("lock acquire", through_node=True)
     if verbose:
         print_mesh(settings)
     keys = keys_of(keys, settings, literal=literal)
@@ -127,7 +127,7 @@ def acquire(
     elif until is None:
         arguments["ttl"] = _ttl_of(keys, ttl)
     try:
-        held = asyncio.run(run_on_mesh(settings, lambda mesh: acquire_lock(mesh, **arguments)))
+        held = asyncio.run(run_as_agent(settings, agent, lambda mesh: _acquire(mesh, arguments)))
     except LockHeld as refused:
         if as_json:
             show_several(_documents(refused.holders), as_json=True)
@@ -136,6 +136,12 @@ def acquire(
     record = {**_record(AcquiredView.of(held), as_json=as_json), **about}
     line = f"{'renewed' if held.is_renewed else 'acquired'} {_named(held)}, {ends}"
     show_done(record, line, as_json=as_json, verbose=verbose)
+
+
+async def _acquire(mesh: AgentMesh, arguments: dict[str, Any]) -> Lock:
+    if isinstance(mesh, Mesh):
+        return await acquire_lock(mesh, **arguments)
+    return await mesh.locks.acquire(**arguments)
 
 
 def _session_of(session: LastsFor | None, held: Lock) -> tuple[Record, str]:
@@ -172,10 +178,10 @@ def renew(key: str, token: int, ttl: float | None, literal: bool, verbose: bool,
     Example:
       vox-mesh lock renew file:src/lib.rs --token 7 --ttl 1m
     """
-    settings = start_quickly("lock renew")
+    settings = start_quickly("lock renew", through_node=True)
     (key,) = keys_of([key], settings, literal=literal)
     lease = _ttl_of([key], ttl)
-    renewal = run_on_mesh(settings, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=lease))
+    renewal = run_as_agent(settings, None, lambda mesh: mesh.locks.renew_by_token(key, token, ttl=lease))
     renewed = asyncio.run(renewal)
     _show_lock(renewed, f"renewed {_named(renewed)}, {_expiry(renewed)}", as_json=as_json, verbose=verbose)
 
@@ -212,14 +218,15 @@ def release(
         raise click.UsageError("pass KEY or --all, and not both")
     if token is not None and (agent is not None or releases_all):
         raise click.UsageError("--token can't be combined with --agent or --all")
-    settings = start_quickly("lock release")
+    settings = start_quickly("lock release", through_node=True)
     keys = None if key is None else keys_of([key], settings, literal=literal)
     if keys is not None and token is not None:
-        one = run_on_mesh(settings, lambda mesh: mesh.locks.release_by_token(keys[0], token))
+        one = run_as_agent(settings, None, lambda mesh: mesh.locks.release_by_token(keys[0], token))
         _show_released(asyncio.run(one), as_json=as_json, verbose=verbose)
         return
     owner = acting_agent(agent, settings, "--token N, or --agent")
-    released = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.locks.release_held(keys, agent=owner)))
+    releasing = run_as_agent(settings, owner, lambda mesh: mesh.locks.release_held(keys, agent=owner))
+    released = asyncio.run(releasing)
     if releases_all and not (as_json or verbose):
         show_lines([f"released {_named(each)}" for each in released] or [f"{owner} holds no locks here"])
     elif releases_all:
@@ -275,7 +282,9 @@ def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
     if goes_on:
         run_command("lock list", lambda mesh: _watch(mesh, agent, as_json))
     else:
-        found = _of_agent(run_command("lock list", lambda mesh: mesh.locks.holders()), agent)
+        settings = start_quickly("lock list", through_node=True)
+        holders = asyncio.run(run_as_agent(settings, None, lambda mesh: mesh.locks.holders()))
+        found = _of_agent(holders, agent)
         show_several(_documents(found) if as_json else _lines(found), as_json=as_json)
 
 

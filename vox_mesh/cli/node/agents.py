@@ -148,7 +148,7 @@ def init(agent: str, as_json: bool) -> None:
     Example:
       vox-mesh agents init coder
     """
-    home = start_quickly("agents init").home_dir
+    home = start_quickly("agents init", through_node=True).home_dir
     key = agent_key(home, checked_agent(agent), create=True)
     show_one(vars(AgentKeyView(agent, key.public)), as_json=as_json)
 

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vox_mesh.cli.support.early_signals import ENDING
@@ -14,9 +15,11 @@ from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.settings.discovery import no_mesh
+from vox_mesh.settings.fields import UNIX
 from vox_mesh.settings.quick import quick_settings
 
 if TYPE_CHECKING:
+    from vox_mesh.client import AgentClient
     from vox_mesh.mesh import Mesh
     from vox_mesh.settings import Settings
     from vox_mesh.store.engine import Engine
@@ -24,6 +27,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Work: TypeAlias = "Callable[[Mesh], Coroutine[Any, Any, Result]]"
 """The work of a command on a mesh."""
+
+AgentMesh: TypeAlias = "Mesh | AgentClient"
+"""What the commands of an agent work on: a mesh, or a node that does it for them."""
+
+AgentCommand: TypeAlias = "Callable[[AgentMesh], Coroutine[Any, Any, Result]]"
+"""The work of a command that also goes through a node."""
 
 
 def start(**values: Any) -> Settings:
@@ -41,18 +50,32 @@ def start(**values: Any) -> Settings:
 def start_shared(command: str, **values: Any) -> Settings:
     """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
     settings = start(**values)
-    _refuse_memory(settings, command)
+    _refuse_without_mesh(settings, command)
     return settings
 
 
-def start_quickly(command: str) -> Settings:
-    """Start a short command, which only reads attributes of its settings, as `start_shared` does."""
+def start_quickly(command: str, *, through_node: bool = False) -> Settings:
+    """Start a short command, which only reads attributes of its settings, as `start_shared` does.
+
+    `through_node`: it also works through the node in VOX_MESH_NODE, and then needs no mesh.
+    """
     settings = quick_settings()
     if settings is None:
-        return start_shared(command)
-    set_up_logs(settings.log_format, (), settings.agent_id)  # ordinary settings hold no secrets
-    _refuse_memory(settings, command)
+        settings = start()
+    else:
+        set_up_logs(settings.log_format, (), settings.agent_id)  # ordinary settings hold no secrets
+    if settings.node is None or not through_node:
+        _refuse_without_mesh(settings, command)
     return settings
+
+
+def _refuse_without_mesh(settings: Settings, command: str) -> None:
+    if settings.node is not None:
+        raise BadSettings(
+            f"`vox-mesh {command}` does not work through a node, and VOX_MESH_NODE is set",
+            hint="run it as the node's own user, without VOX_MESH_NODE",
+        )
+    _refuse_memory(settings, command)
 
 
 def _refuse_memory(settings: Settings, command: str) -> None:
@@ -92,6 +115,27 @@ async def run_on_mesh(settings: Settings, work: Work[Result]) -> Result:
 
     async with Mesh.open_command(settings) as mesh:
         return await work(mesh)
+
+
+async def run_as_agent(settings: Settings, agent: str | None, work: AgentCommand[Result]) -> Result:
+    """Run the work of an agent on its mesh, or through the node in VOX_MESH_NODE."""
+    if settings.node is None:
+        return await run_on_mesh(settings, work)
+    from vox_mesh.cli.support.options import acting_agent  # imported late, as the client is
+    from vox_mesh.client import AgentClient
+
+    name = acting_agent(agent, settings, "--agent")
+    async with AgentClient.open(settings.node, name, key_file=_key_file(settings, name)) as client:
+        return await work(client)
+
+
+def _key_file(settings: Settings, agent: str) -> Path | None:
+    """Return the file with the key of an agent; none for a socket, on which its user says who it is."""
+    if settings.agent_key is not None or (settings.node or "").startswith(UNIX):
+        return settings.agent_key
+    from vox_mesh.nodes.agent_keys import agent_key_file  # imported late: few commands sign
+
+    return agent_key_file(settings.home_dir, agent)
 
 
 def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:
