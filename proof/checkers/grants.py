@@ -69,7 +69,7 @@ class _Grants:
                 yield _deed(row, row["agent_id"], Act(TAKE, kinds[row["job_id"]]))
 
     def covering(self, deed: _Deed) -> list[GrantRecord]:
-        """Return the grants that allowed a deed, also those that were revoked before it."""
+        """Return the grants that allowed a deed, also if they were revoked before it."""
         own = [each for each in self.history.records if each.grant.agent == deed.agent]
         return [each for each in own if deed.is_behind(each) and _allows(each, deed.act)]
 
