@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vox_mesh.model.grants.limits import GrantBudget, Use
 
 SQL: Final = named("jobs")
+_TAKES_SQL: Final = named("job_takes")
 
 ROUTES_CHANGED: Final = "routes_changed"
 """The refusal of `claim` if the log has an op about routes that its author has not seen."""
@@ -37,6 +38,9 @@ OUTSIDE: Final = "outside_opening"
 
 OVER_BUDGET: Final = "over_budget"
 """The refusal of `claim` if not enough tokens or money are left for the jobs."""
+
+AT_CAPACITY: Final = "at_capacity"
+"""The refusal of `take` and `claim` if the agent would hold more jobs than it wants."""
 
 NOT_ALL: Final = "not_all"
 """The refusal of `take` if not all jobs could be claimed."""
@@ -127,7 +131,7 @@ class JobTransitions:
                 claim.step("take"),
                 claim.guarded("refuse_unless_all", NOT_ALL),
                 *_not_late(within),
-                *([] if permit is None else [claim.step("record_takes")]),
+                *self._takes(claim, permit),
             ),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
@@ -164,9 +168,17 @@ class JobTransitions:
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("record_claims"),
             op.step("forget_claims"),
-            *([] if permit is None else [op.step("record_takes")]),
+            *self._takes(op, permit),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
+
+    def _takes(self, claim: _JobOp, permit: Permit | None) -> Iterator[Statement]:
+        """Yield what records the agent of a claim, and refuses it if the agent would hold too many jobs."""
+        if permit is not None:
+            yield claim.step("record_takes")
+            if permit.capacity is not None:
+                values = (*self._mesh, permit.agent, permit.capacity)
+                yield Statement(_TAKES_SQL["refuse_over_capacity"], values, refusal=AT_CAPACITY)
 
     def _claim_op(
         self,

@@ -81,6 +81,8 @@ class Permit(NamedTuple):
     approval: ApprovalStep | None = None
     limits: GrantLimits | None = None
     """The rates, limits and budgets of the grant that concern the acts, if there are any."""
+    capacity: int | None = None
+    """How many jobs the agent wants to hold at most, if it takes jobs and has said so."""
 
     @property
     def guards(self) -> tuple[Statement, ...]:
