@@ -18,7 +18,7 @@ from vox_mesh.http.principals.needs import NOTHING, reads_of_others, receives, w
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
 from vox_mesh.jobs.work.requests import MAX_REQUEST_ID
-from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
+from vox_mesh.jobs.work.wanted import MAX_AT_ONCE, MAX_CAPACITY, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
 from vox_mesh.model.grants.capability import TAKE
 from vox_mesh.model.jobs.bundle import base64_content
 from vox_mesh.model.jobs.question import ANSWER, MAX_CHOICES, MAX_TEXT, Question
@@ -68,13 +68,15 @@ _MAX_MESSAGES: Final = 100
 class TakeRequest(RequestModel):
     """The kinds of jobs, or prefixes such as `build.*`; how many, how long to wait, and the lease.
 
-    A request that is sent again with its `request_id`, because its answer was lost, gets the same jobs.
+    With `capacity`, it takes no more than the agent may hold in total. A request that is sent again with its
+    `request_id`, because its answer was lost, gets the same jobs.
     """
 
     kinds: Annotated[list[Text], Field(min_length=1, max_length=MAX_KINDS, default_factory=lambda: ["*"])]
     count: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = 1
     wait: Wait = 0.0
     lease: Lease | None = None
+    capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
     request_id: Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID)] | None = None
 
     @property
@@ -106,6 +108,7 @@ async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
         count=body.count,
         wait=body.wait,
         lease=body.lease,
+        capacity=body.capacity,
         request_id=body.request_id,
     )
     return [TakenView.of(each) for each in taken]
