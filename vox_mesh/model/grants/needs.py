@@ -33,11 +33,13 @@ from vox_mesh.model.grants.capability import (
     Act,
 )
 from vox_mesh.model.jobs import question, records
+from vox_mesh.model.jobs.workflow_run import bind, bindings_of
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
 
 _MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or rule
+_BOUND_WORD: Final = 2  # the length of the path of a word or variable of a command
 
 _SCHEDULING: Final = (SCHEDULE, EXECUTE)
 
@@ -60,6 +62,10 @@ def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
 def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
     if kind != records.EXEC:
         return Act(SCHEDULE, kind)
+    bindings = bindings_of(core)
+    if any(len(each.path) != _BOUND_WORD for each in bindings):
+        return Act(EXECUTE)  # whole parts of the command are not known yet
+    core = bind(core, {each.path: each.pattern for each in bindings})  # as it will run
     words = [*(core.get("command") or []), *(core.get("args") or [])]
     names = [*(core.get("env") or {}), *(core.get("env_from") or {})]
     return Act(EXECUTE, None, words[0] if words else "", tuple(words[1:]), frozenset(names))

@@ -14,7 +14,7 @@ import orjson
 from vox_mesh.errors import LimitReached, OverGrantBudget, RateExceeded, TooManyOpen
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant
-from vox_mesh.model.grants.limits import Item, ItemKind, LimitedUse, Use, budgets_of, limited_uses
+from vox_mesh.model.grants.limits import MILLI, Item, ItemKind, LimitedUse, Use, budgets_of, limited_uses
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.store import Store
@@ -28,6 +28,16 @@ class UsageFigures(NamedTuple):
     used_ms: Sequence[int]
     open_items: int
     now_ms: int
+
+
+class LimitUse(NamedTuple):
+    """How much of a limit of a grant is used; of its budget, in beats. `allows` is what it is a limit of."""
+
+    grant_id: str
+    allows: str
+    limit: str
+    used: float
+    most: float
 
 
 class GrantLimits:
@@ -91,6 +101,30 @@ async def read_usage(store: Store, uses: Sequence[LimitedUse]) -> list[UsageFigu
     """Return the figures of limits, in their order."""
     rows = await store.read(_SQL["figures"], _values(store.mesh_id, uses), fresh=True)
     return [UsageFigures(orjson.loads(row["used"]), row["open"], row["now_ms"]) for row in rows]
+
+
+async def uses_of(store: Store, grants: Sequence[Grant]) -> list[LimitUse]:
+    """Return how much is used of all limits of grants in force, also by what was delegated from them."""
+    limited = [
+        LimitedUse(grant.grant_id, place, capability, ())
+        for grant in grants
+        for place, capability in enumerate(grant.terms.capabilities)
+        if capability.is_limited
+    ]
+    found: list[LimitUse] = []
+    for use, figures in zip(limited, await read_usage(store, limited) if limited else (), strict=True):
+        rate, max_open = use.capability.rate, use.capability.open_items
+        allows = str(use.capability.act)
+        if rate is not None:
+            found.append(LimitUse(use.grant_id, allows, f"rate {rate}", len(figures.used_ms), rate.times))
+        if max_open is not None:
+            found.append(LimitUse(use.grant_id, allows, f"open {max_open}", figures.open_items, max_open))
+    budgets = {each.grant_id: each.terms.budget for each in grants if each.terms.budget is not None}
+    reserved = await read_reserved(store, list(budgets)) if budgets else {}
+    return found + [
+        LimitUse(grant_id, "jobs", f"budget {budget}", reserved.get(grant_id, 0) / MILLI, budget)
+        for grant_id, budget in budgets.items()
+    ]
 
 
 async def read_reserved(store: Store, grant_ids: Sequence[str]) -> dict[str, int]:
