@@ -74,7 +74,7 @@ from vox_mesh.model.jobs.job_end import Condition, JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.question import AskedQuestion, Question
-from vox_mesh.model.jobs.records import Job, JobState, Scheduled
+from vox_mesh.model.jobs.records import Job, JobState, Scheduled, Tags
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduled_job import Item, ScheduledJob
 from vox_mesh.model.jobs.taken_job import TakenJob
@@ -214,9 +214,16 @@ class Worker:
     def broken(self) -> None: ...
     def idle(self) -> None: ...
     def running(
-        self, *, concurrency: int = ..., kinds: Iterable[str] = ..., grace: Duration = ...
+        self,
+        *,
+        concurrency: int = ...,
+        kinds: Iterable[str] = ...,
+        tags: Iterable[str] = ...,
+        grace: Duration = ...,
     ) -> AbstractContextManager[None]: ...
-    def start(self, *, concurrency: int = ..., kinds: Iterable[str] = ...) -> None: ...
+    def start(
+        self, *, concurrency: int = ..., kinds: Iterable[str] = ..., tags: Iterable[str] = ...
+    ) -> None: ...
     def stop(self, grace: Duration = ...) -> None: ...
     def reconcile(self) -> None: ...
     def catch_up(self) -> None: ...
@@ -861,6 +868,7 @@ class Jobs:
         timeout: Duration | None = ...,
         score: Mapping[str, Any] | None = ...,
         budget: Mapping[str, Any] | None = ...,
+        tags: Iterable[str] = ...,
         ulid: str | None = ...,
         new: bool = ...,
         defer: bool = ...,
@@ -910,6 +918,7 @@ class JobQueries:
         policy_roots: PolicyRoots | None = ...,
         openings: Openings = ...,
         spend_left: Sequence[SpendLeft] = ...,
+        tags: Tags | None = ...,
     ) -> ClaimableJobs: ...
     def still_claimable(self, chosen: Sequence[Claimable]) -> list[PlacedJob]: ...
     def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]: ...
@@ -1009,6 +1018,7 @@ class AgentWork:
         wait: Duration = ...,
         lease: Duration | None = ...,
         capacity: int | None = ...,
+        tags: Iterable[str] = ...,
         request_id: str | None = ...,
     ) -> list[TakenJob]: ...
     def return_unreceived(self, agent: str, jobs: Mapping[str, int]) -> None: ...
@@ -1480,6 +1490,7 @@ class ClientWork:
         wait: Duration = ...,
         lease: Duration | None = ...,
         capacity: int | None = ...,
+        tags: Iterable[str] = ...,
     ) -> list[TakenJob]: ...
     def renew(self, job: JobName, claim_token: int, *, lease: Duration | None = ...) -> TakenJob: ...
     def progress(
