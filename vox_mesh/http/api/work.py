@@ -14,7 +14,7 @@ from vox_mesh.http.admission import Load
 from vox_mesh.http.api.job_actions import Reason
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
-from vox_mesh.http.principals.needs import NOTHING, WORKS, receives
+from vox_mesh.http.principals.needs import NOTHING, reads_of_others, receives, writes
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
 from vox_mesh.jobs.work.requests import MAX_REQUEST_ID
@@ -22,7 +22,7 @@ from vox_mesh.jobs.work.wanted import MAX_AT_ONCE, MAX_CAPACITY, MAX_KINDS, MAX_
 from vox_mesh.model.grants.capability import TAKE
 from vox_mesh.model.jobs.bundle import base64_content
 from vox_mesh.model.jobs.manifest_fields import Tag
-from vox_mesh.model.jobs.question import MAX_CHOICES, MAX_TEXT, Question
+from vox_mesh.model.jobs.question import ANSWER, MAX_CHOICES, MAX_TEXT, Question
 from vox_mesh.model.jobs.records import MAX_OWN_TAGS
 from vox_mesh.model.messages.records import inbox_names
 from vox_mesh.model.rhythm.usage import Usage
@@ -290,7 +290,7 @@ class QuestionsQuery(RequestModel):
     to: Text | None = None
 
 
-@WORK.get("/v1/jobs/questions")
+@WORK.get("/v1/jobs/questions", needs=reads_of_others("to", "query"))
 async def list_questions(mesh: MeshServices, query: QuestionsQuery) -> list[AskedView]:
     """List the questions of jobs that wait for an answer, the oldest first."""
     return [AskedView.of(each) for each in await mesh.jobs.questions.open(query.to)]
@@ -302,7 +302,7 @@ class JobAnswerRequest(RequestModel):
     answer: Any
 
 
-@WORK.post("/v1/jobs/{job}/answer", needs=WORKS)
+@WORK.post("/v1/jobs/{job}/answer", needs=writes(ANSWER))
 async def answer_question(mesh: MeshServices, job: JobName, body: JobAnswerRequest) -> AskedView:
     """Answer the question of a job, which can be taken again with the answer."""
     return AskedView.of(await mesh.jobs.questions.answer(await mesh.jobs.find(job), body.answer))

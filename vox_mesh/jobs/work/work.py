@@ -223,6 +223,11 @@ class AgentWork:
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
 
+    async def is_held_by(self, agent: str, job: Job) -> bool:
+        """Return whether an agent has taken a job last."""
+        _, take = await self._takes.find(job.job_id)
+        return take is not None and take.attested.agent == agent
+
     # --- while it is held ------------------------------------------------------------------------
 
     async def renew(
