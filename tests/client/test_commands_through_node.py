@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from vox_mesh.jobs.work.reports import succeeded
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
-from vox_mesh.views.jobs import show_whole_job
+from vox_mesh.views.jobs import WholeJobView, show_whole_job
 from vox_mesh.views.messages import MessageView
 
 
@@ -74,7 +74,7 @@ async def test_a_job_is_scheduled_shown_and_awaited_through_the_node(node: MeshN
     again = await run_through(folder, "job", "schedule", "--once", *options)
     assert (again.code, "not scheduled again" in again.err) == (4, True), again.err
     shown = json.loads((await run_through(folder, "job", "show", job[:12], "--json")).out)
-    view = replace(await show_whole_job(node, job), claim_token=None)  # it is hidden
+    view = WholeJobView.of_document({**asdict(await show_whole_job(node, job)), "claim_token": None})
     assert shown == json.loads(json.dumps(asdict(view)))
     in_full = await run_through(folder, "job", "show", job[:12])
     assert in_full.out.splitlines() == whole_lines(view)
