@@ -421,6 +421,7 @@ CREATE TABLE IF NOT EXISTS grants (
     parent_id     TEXT,                  -- the grant it was delegated from
     from_ms       INTEGER NOT NULL,
     until_ms      INTEGER,
+    reserved_mbu  INTEGER NOT NULL DEFAULT 0,  -- of its budget: what jobs may cost, in thousandths of beats
     PRIMARY KEY (scope_id, repository_id, grant_id)
 ) WITHOUT ROWID;
 
@@ -663,6 +664,10 @@ WHERE lease_until_ms IS NOT NULL;
 -- Pending jobs that are bound to the rhythm.
 CREATE INDEX IF NOT EXISTS jobs_bound ON jobs (scope_id, repository_id, binding)
 WHERE state = 'pending' AND binding IS NOT NULL;
+
+-- Pending jobs with tags, as their manifests say. It may hold others, too.
+CREATE INDEX IF NOT EXISTS jobs_tagged ON jobs (scope_id, repository_id)
+WHERE state = 'pending' AND instr(manifest, '"tags":[') > 0;
 
 -- Jobs that wait for ops in the log, as their manifests say. It may hold others, too.
 CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)

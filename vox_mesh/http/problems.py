@@ -45,6 +45,7 @@ from vox_mesh.errors import (
     NotStrict,
     OutcomeUnknown,
     OverBudget,
+    OverGrantBudget,
     Overloaded,
     PhaseOverrun,
     Refused,
@@ -73,6 +74,7 @@ _STATUS: Final = (
     ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
     ((ApprovalPending, NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
+    ((OverGrantBudget,), HTTPStatus.CONFLICT),
     ((LimitReached,), HTTPStatus.TOO_MANY_REQUESTS),
     (
         (

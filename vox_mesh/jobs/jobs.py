@@ -42,7 +42,6 @@ from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
-from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -106,7 +105,7 @@ class Jobs:
         self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
         self.permits = permits
-        self.permitted = PermittedJobs(writer, self.transitions, permits, trusted_keys, Pages(store))
+        self.permitted = PermittedJobs(writer, self.transitions, permits, self.authorship)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
         self.questions = JobQuestions(
@@ -136,6 +135,7 @@ class Jobs:
         timeout: Duration | None = None,
         score: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
+        tags: Iterable[str] = (),
         ulid: str | None = None,
         new: bool = True,
         defer: bool = False,
@@ -143,7 +143,7 @@ class Jobs:
         """Schedule a job for a handler, as `schedule_all` does.
 
         `at="downbeat"`: it starts when the next bar has begun. `during`: the phase of a bar in which it
-        starts.
+        starts. `tags`: what a worker or agent must have to get it.
         """
         fields = {
             "priority": priority,
@@ -157,6 +157,7 @@ class Jobs:
             "timeout": timeout,
             "score": score if score is None else dict(score),
             "budget": budget if budget is None else dict(budget),
+            "tags": [*tags] or None,
             "ulid": ulid,
             "after": [_to_after(each) for each in after] or None,
             "payload": payload,

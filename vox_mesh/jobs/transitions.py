@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from vox_mesh.errors import IllegalTransition, StaleClaim
+from vox_mesh.errors import IllegalTransition, OverGrantBudget, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
@@ -25,7 +25,7 @@ from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
-    from vox_mesh.model.grants.limits import Use
+    from vox_mesh.model.grants.limits import GrantBudget, Use
 
 SQL: Final = named("jobs")
 _TAKES_SQL: Final = named("job_takes")
@@ -80,16 +80,23 @@ class JobTransitions:
         by default, the mesh itself does.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
+        costs = _costs_of(items, permit.budgets) if permit.budgets else None
         op = self._op(
             SCHEDULE,
             payload,
             self._writer.identity.chain,
             key,
+            costs,
             causes=causes,
             permit=permit,
         )
         guards = permit.using(lambda: _scheduling_uses(items)).guards
         steps = [*guards, op.guarded("schedule", "ulid_taken")]
+        if costs is not None:
+            steps += [
+                op.step("reserve_of_grants"),
+                op.guarded("refuse_over_grant_budget", OverGrantBudget.code),
+            ]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -386,12 +393,22 @@ class _JobOp:
         return script
 
 
+def _costs_of(items: Sequence[Item], budgets: Sequence[GrantBudget]) -> str:
+    from vox_mesh.model.grants.limits import most_cost  # imported late: few grants have a budget
+
+    costs = {item["job_id"]: most_cost(item["kind"], _core_of(item)) for item in items}
+    return orjson.dumps([[tuple(each) for each in budgets], costs]).decode()
+
+
+def _core_of(item: Item) -> Any:
+    return orjson.loads(orjson.dumps(item["manifest"]))
+
+
 def _scheduling_uses(items: Sequence[Item]) -> Iterator[Use]:
     from vox_mesh.model.grants import limits, needs  # imported late: few agents have limits
 
     for item in items:
-        core = orjson.loads(orjson.dumps(item["manifest"]))
-        (act,) = needs.scheduling_acts([(item["kind"], core)])
+        (act,) = needs.scheduling_acts([(item["kind"], _core_of(item))])
         yield limits.Use(act, limits.Item(limits.ItemKind.JOB, item["job_id"]))
 
 

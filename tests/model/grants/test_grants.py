@@ -18,6 +18,7 @@ from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import UlidSource
 from vox_mesh.model.grants.capability import ACTIONS, EXECUTE, Act, Capability, RateLimit
 from vox_mesh.model.grants.grant import MAX_LINKS, Grant, SignedGrant, Terms, chain_fault, delegation_fault
+from vox_mesh.model.grants.needs import scheduling_acts
 from vox_mesh.model.grants.templates import TEMPLATES, capabilities_of
 from vox_mesh.model.locks.patterns import normalise
 
@@ -37,13 +38,16 @@ LIMITS: Final = ("from_ms", "until_ms", "budget", "delegations")
 resources = {"lock": lock_keys, "message": names, "job": kinds}
 
 
+variables = st.none() | st.sets(st.sampled_from("ABC")).map(frozenset)
+programs = st.sampled_from([None, "git", "make"])
+commands = st.builds(Act, st.just(EXECUTE), st.none(), programs, st.none() | arguments, variables)
+
+
 @st.composite
 def acts(draw: st.DrawFn) -> Act:
     action = draw(st.sampled_from([*ACTIONS, "*", "job.*", "lock.*", "cron.*"]))
     if action == EXECUTE:
-        variables = st.none() | st.sets(st.sampled_from("ABC")).map(frozenset)
-        programs = st.sampled_from([None, "git", "make"])
-        return Act(action, None, draw(programs), draw(st.none() | arguments), draw(variables))
+        return draw(commands)
     return Act(action, draw(st.none() | resources.get(action.partition(".")[0], st.none())))
 
 
@@ -200,6 +204,15 @@ def test_an_act_that_covers_another_allows_all_that_it_allows(one: Capability, o
 
 
 @many
+@given(commands, commands)
+def test_a_command_with_one_part_changed_is_covered_only_if_it_allows_no_more(one: Act, other: Act) -> None:
+    for part in ("program", "args", "env"):
+        changed = one._replace(**{part: getattr(other, part)})
+        if one.covers(changed):
+            assert all(allows(one, example) for example in EXAMPLES if allows(changed, example))
+
+
+@many
 @given(capabilities)
 def test_a_capability_is_read_as_it_is_printed(capability: Capability) -> None:
     assert Capability.parse(str(capability)) == capability
@@ -338,3 +351,28 @@ def test_templates_are_ordered_from_reader_to_owner() -> None:
         "can lock.acquire on 'file:src/**'",
     ]
     assert set(TEMPLATES) == {*order, "coder"}
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "parts", "is_allowed"),
+    [
+        (["command", 0], [{"text": "rm"}], False),
+        (["command", 0], [{"job": "any"}], False),
+        (["command"], [{"text": "rm"}], False),
+        (["args", 0], [{"text": "push"}], False),
+        (["args", -2], [{"text": "push"}], False),
+        (["args"], [{"text": "push"}], False),
+        (["args", 1], [{"job": "any"}], False),
+        (["args", 1], [{"text": "--"}, {"job": "any"}], True),
+        (["env", "CI"], [{"job": "any"}], True),
+    ],
+)
+def test_a_command_is_allowed_as_its_bindings_make_it(path: list[Any], parts: Any, is_allowed: bool) -> None:
+    own = Capability.parse("job.exec program git args 'log --*' env CI").act
+    core = {"command": ["git"], "args": ["log", "--all"], "env": {"CI": "1"}}
+    assert [own.covers(act) for act in scheduling_acts([("exec", core)])] == [True]
+    bound = {**core, "inputs": [{"bind": path, "parts": parts}]}
+    assert [own.covers(act) for act in scheduling_acts([("exec", bound)])] == [is_allowed]

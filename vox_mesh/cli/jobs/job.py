@@ -16,6 +16,7 @@ from vox_mesh.cli.jobs.job_options import (
     job_options,
     kind_option,
     limit_option,
+    tag_option,
 )
 from vox_mesh.cli.jobs.job_output import (
     known_job,
@@ -150,6 +151,7 @@ def _scheduling_options(function: Function) -> Function:
 @job_options
 @_scheduling_options
 @binding_options
+@tag_option("Tag that a worker or agent must have to get the job; repeatable.")
 @click.option("--once", is_flag=True, help="Schedule nothing if the same job exists; end with 4 then.")
 @click.option("--new", is_flag=True, help="Schedule the jobs of a file as new ones, even if they exist.")
 @click.option(
@@ -239,6 +241,7 @@ def _fields(
     env_from: Sequence[str],
     priority: int | None,
     retries: int | None,
+    tags: Sequence[str],
     **texts: Any,
 ) -> dict[str, Any]:
     """Return the manifest fields of the options; the manifest validates them."""
@@ -249,6 +252,7 @@ def _fields(
     fields = {
         "priority": priority,
         "after": [*map(_predecessor, after)],
+        "tags": [*tags],
         "env": dict(_variable(each, "--env") for each in env),
         "env_from": dict(_variable(each, "--env-from") for each in env_from),
         **texts,

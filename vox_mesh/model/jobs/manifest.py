@@ -48,7 +48,7 @@ EXEC: Final = "exec"
 _CORE_FIELDS: Final = frozenset(
     {
         *("command", "args", "timeout", "env", "env_from", "cwd", "inputs", "policy_root"),
-        *("kind", "payload", "after", "nonce", "retry_of", "score", "budget"),
+        *("kind", "payload", "after", "nonce", "retry_of", "score", "budget", "tags"),
     }
 )
 _COMMAND_FIELDS: Final = ("args", "env", "env_from", "cwd")
@@ -112,6 +112,10 @@ class Manifest(BaseModel):
     )
     score: manifest_fields.Score | None = None  # validated by its own model
     budget: manifest_fields.Budget | None = None
+    tags: manifest_fields.Tags | None = Field(
+        None,
+        description="what its claimant must have: up to 16 words of a-z, 0-9, _, ., : and -, such as gpu",
+    )
     nonce: manifest_fields.Nonce | None = Field(None, description="a text of 1 to 128 characters")
     retry_of: manifest_fields.JobId | None = Field(None, description="a job id")
 
@@ -158,7 +162,7 @@ class Manifest(BaseModel):
         return {name: _in_json(value) for name, value in self._given().items()}
 
     def core(self) -> dict[str, Any]:
-        """Return the fields that identify the job and are hashed. An empty `after` counts as absent.
+        """Return the fields that identify the job and are hashed. Empty `after` and `tags` count as absent.
 
         A lease in time is not part of the core; a lease until the end of a phase or bar is.
         """
@@ -176,6 +180,8 @@ class Manifest(BaseModel):
             core["inputs"] = list(self.inputs)
         if isinstance(self.lease, Until):
             core["lease"] = self.lease.value
+        if tags := core.pop("tags", None):
+            core["tags"] = list(tags)
         if after := core.pop("after", None):
             core["after"] = [each.core for each in after]
         return core
