@@ -114,7 +114,7 @@ async def test_messages_are_sent_read_and_settled_through_the_node(node: MeshNod
     assert json.loads(nacked.out)["state"] == "stored", nacked.err
     drained = await run_through(folder, "inbox", "coder", "--ack", "--limit", "1", "--follow")
     assert (drained.code, "done" in drained.out) == (0, True), drained.err
-    awaited = await run_through(folder, "send", "nobody", "hi", "--wait-ack", "10ms")
+    awaited = await run_through(folder, "send", "absent", "hi", "--wait-ack", "10ms")
     assert (awaited.code, ", not acknowledged yet (" in awaited.out) == (1, True), awaited.err
     refused = await run_through(folder, "inbox", "boss")
     assert (refused.code, "must be coder, as authenticated" in refused.err) == (1, True)
