@@ -18,6 +18,7 @@ from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.logs import set_log_node, set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
+from vox_mesh.cli.support.session import refuse_node
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import Mesh
@@ -276,6 +277,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     settings = load_settings(**chosen)
+    refuse_node(settings, "up")
     set_up_logs(settings.log_format)
     if settings.backend is Backend.MEMORY:
         if "enabled" not in settings.model_fields_set:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import orjson
@@ -157,6 +157,10 @@ class Manifest(BaseModel):
             if fields[name] is not None or name == "payload"
         }
 
+    def document(self) -> dict[str, Any]:
+        """Return it as a document in JSON, which describes the same manifest."""
+        return {name: _in_json(value) for name, value in self._given().items()}
+
     def core(self) -> dict[str, Any]:
         """Return the fields that identify the job and are hashed. Empty `after` and `tags` count as absent.
 
@@ -250,6 +254,19 @@ class Manifest(BaseModel):
 def handler_manifest(kind: str, payload: Any, **fields: Any) -> Manifest:
     """Create the manifest of a job for a handler."""
     return Manifest.of(kind=kind, payload=payload, **fields)
+
+
+def _in_json(value: Any) -> Any:
+    match value:
+        case After():
+            return value.core
+        case timedelta():
+            return f"{value // timedelta(milliseconds=1)}ms"
+        case datetime():
+            return value.isoformat()
+        case tuple():
+            return [_in_json(each) for each in value]
+    return value
 
 
 def _names(value: object) -> set[str]:
