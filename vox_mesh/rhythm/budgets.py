@@ -29,6 +29,7 @@ from vox_mesh.model.rhythm.budgets import (
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.model.rhythm.tokens import TokenTotal
+from vox_mesh.oplog.grants.reservations import settle
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.token_ledger import LimitStanding, TokenLedger
 from vox_mesh.store.rows import Row
@@ -268,7 +269,8 @@ class Budgets:
             rows = await context.store.read(_SQL["lost"], values, fresh=fresh)
             if rows:
                 lost = self.record(*(self._make_lost_end(row, now_ms) for row in rows))
-                await context.store.write(Script(lost, appendable=True))
+                settling = settle(context.mesh, (row["job_id"] for row in rows))
+                await context.store.write(Script(lost, *settling, appendable=True))
         except MeshError as error:
             _log.warning("lost attempts not charged: %s", error.line)
 

@@ -34,6 +34,7 @@ from vox_mesh.model.rhythm.costs import NOTHING, PhraseBegin, PhraseEnd, PhraseO
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import DEFER, Score, Start
 from vox_mesh.model.rhythm.usage import Usage
+from vox_mesh.oplog.grants.reservations import settle
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_document, end_op, join_remarks
 from vox_mesh.rhythm.phrases.spec import PhraseSpec
@@ -492,7 +493,8 @@ class AttemptLimits:
         """Record an end on its own, as there is no result to record it with."""
         end, budgets = ended.make(), self._worker_limits.budgets
         op = None if ended.logged is None else end_op(end, budgets.cost_of(end))
-        script = Script(budgets.record(end), op=op, key=end.phrase_id, appendable=True)
+        settling = settle(self._rhythm.store.mesh_id, [self._job.job_id])
+        script = Script(budgets.record(end), *settling, op=op, key=end.phrase_id, appendable=True)
         try:
             await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
         except MeshError as error:
