@@ -103,6 +103,8 @@ def nothing_without_grant(history: History) -> Iterator[str | int]:
         audit.check(entry)
     for entry in grants.entries:
         audit.hear_schedule(entry)
+    for entry in grants.entries:
+        audit.hear_job(entry)
     for finding in audit.findings:
         yield f"op {finding.op_id} of {finding.chain}: {finding.what}"
     for deed in grants.deeds():

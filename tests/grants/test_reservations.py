@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
 
 from tests.support.nodes.shared_mesh import assert_whole
+from tests.support.oplog.exports import exported
 from vox_mesh import JobContext, acting_as
 from vox_mesh.errors import OverGrantBudget
 from vox_mesh.jobs.jobs import Scheduled
@@ -15,6 +17,7 @@ from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.work.reports import failed, succeeded
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import verify_export
 from vox_mesh.oplog.grants.reservations import read_reserved
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.testing.harness import MeshHarness
@@ -181,7 +184,7 @@ async def test_a_job_that_costs_more_than_it_might_uses_that_of_the_budget(budge
     job = await budgeted.schedule(max_interruptions=0)
     await budgeted.take(budgeted.owner)
     with acting_as("bob"):
-        kept = {"new": False, "budget": {"max_bu": 1, "thresholds": {"work": 1}}}
+        kept: dict[str, Any] = {"new": False, "budget": {"max_bu": 1, "thresholds": {"work": 1}}}
         again = await budgeted.owner.jobs.schedule("other", **kept)
     await budgeted.write("UPDATE phrase_begins SET began_ms = began_ms - 600000")
     await budgeted.owner.jobs.abort(job)
@@ -193,7 +196,7 @@ async def test_a_job_that_costs_more_than_it_might_uses_that_of_the_budget(budge
         await budgeted.schedule()
     assert "has 0 of 16 beats left" in refused.value.hint
     with acting_as("bob"):  # it is there, and needs no more
-        assert await budgeted.owner.jobs.schedule("other", **kept) == again
+        assert (await budgeted.owner.jobs.schedule("other", **kept)).job_id == again.job_id
 
 
 async def test_the_reservations_of_a_grant_end_with_it(budgeted: Budgeted) -> None:
@@ -201,3 +204,23 @@ async def test_the_reservations_of_a_grant_end_with_it(budgeted: Budgeted) -> No
     assert await budgeted.read("SELECT count(*) FROM grant_reservations") == 2
     await budgeted.owner.grants.revoke(budgeted.grants[0])
     assert await budgeted.read("SELECT count(*) FROM grant_reservations") == 0
+
+
+async def test_the_log_shows_that_more_was_scheduled_than_a_budget_had_left(
+    budgeted: Budgeted, tmp_path: Path
+) -> None:
+    await budgeted.schedule()
+    taken = await budgeted.take(budgeted.other)
+    await budgeted.other.work.report(taken.job, taken.claim_token, succeeded())
+    await budgeted.schedule()
+    with pytest.raises(OverGrantBudget):
+        await budgeted.schedule()
+    await assert_whole(budgeted.owner)
+    await budgeted.write("UPDATE grants SET reserved_mbu = 0")
+    await budgeted.schedule()
+    path = tmp_path / "log.jsonl"
+    await exported(budgeted.owner, path)
+    for reports in (await budgeted.owner.oplog.verify(), verify_export(path).chains):
+        (found,) = [each for each in reports if each.problem]
+        assert found.node_id == "owner"
+        assert f"exceeded the budget of grant {budgeted.grants[0]}" in str(found.problem)

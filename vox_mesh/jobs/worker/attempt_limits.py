@@ -34,7 +34,6 @@ from vox_mesh.model.rhythm.costs import NOTHING, PhraseBegin, PhraseEnd, PhraseO
 from vox_mesh.model.rhythm.policy import PHASES
 from vox_mesh.model.rhythm.score import DEFER, Score, Start
 from vox_mesh.model.rhythm.usage import Usage
-from vox_mesh.oplog.grants.reservations import settle
 from vox_mesh.rhythm.budgets import Allowance, BudgetStanding
 from vox_mesh.rhythm.phrases.reporting import end_document, end_op, join_remarks
 from vox_mesh.rhythm.phrases.spec import PhraseSpec
@@ -400,7 +399,8 @@ class AttemptLimits:
         used = self.meter.used if result is None else result.usage
         end = self._make_end(used, ended_ms, *self._measure(outcome, reason, ended_ms))
         cost = self._worker_limits.budgets.cost_of(end)
-        logged = None if self._score is None else end_document(end, cost)
+        is_logged = self._score is not None or self._budget.max_bu is not None
+        logged = end_document(end, cost) if is_logged else None
         return AttemptEnd(lambda: end, logged, self._began_ms, ended_ms)
 
     def _make_end(
@@ -493,8 +493,7 @@ class AttemptLimits:
         """Record an end on its own, as there is no result to record it with."""
         end, budgets = ended.make(), self._worker_limits.budgets
         op = None if ended.logged is None else end_op(end, budgets.cost_of(end))
-        settling = settle(self._rhythm.store.mesh_id, [self._job.job_id])
-        script = Script(budgets.record(end), *settling, op=op, key=end.phrase_id, appendable=True)
+        script = Script(*budgets.record_late(end), op=op, key=end.phrase_id, appendable=True)
         try:
             await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
         except MeshError as error:
