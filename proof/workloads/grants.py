@@ -13,7 +13,6 @@ from vox_mesh import acting_as
 from vox_mesh.errors import MeshError, NotGranted
 from vox_mesh.jobs.work.reports import yielded
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.jobs.records import JobState
 
 _AGENTS: Final = ("granted-a", "granted-b", "granted-c")
 _KIND: Final = "granted.job"
@@ -40,7 +39,7 @@ async def run(context: WorkloadContext) -> None:
     mesh, rng = context.mesh, context.rng
     is_admitted = False
     async for _ in context.rounds():
-        may_decide = rng.random() < _DECIDES and await _is_owner(context)
+        may_decide = rng.random() < _DECIDES and await is_owner(context)
         if may_decide and not is_admitted:
             with context.recorder.operation("grant.admit") as record:
                 for agent in _AGENTS:
@@ -56,7 +55,8 @@ async def run(context: WorkloadContext) -> None:
             await _act(context)
 
 
-async def _is_owner(context: WorkloadContext) -> bool:
+async def is_owner(context: WorkloadContext) -> bool:
+    """Return whether this node is the owner's."""
     mesh = context.mesh
     try:
         return await mesh.ownership.may_act(mesh.identity.chain, mesh.identity.key.public)
@@ -136,15 +136,7 @@ _ACTS: Final[Mapping[str, Act]] = {"lock": _lock, "schedule": _schedule, "send":
 
 async def drain(context: WorkloadContext) -> None:
     """End the jobs that the agents have scheduled."""
-    await settling.until(context, partial(_are_all_ended, context))
-
-
-async def _are_all_ended(context: WorkloadContext) -> bool:
-    queries = context.mesh.jobs.queries
-    waiting = await queries.listed(state=JobState.PENDING, kind=_KIND, limit=100)
-    if waiting:
-        await context.mesh.jobs.abort(*waiting)
-    return not waiting and not await queries.listed(state=JobState.RUNNING, kind=_KIND, limit=1)
+    await settling.until(context, partial(settling.end_jobs, context, _KIND))
 
 
 GRANTS: Final = FunctionWorkload("grants", run, drain)

@@ -14,7 +14,7 @@ from proof.workloads.working import work
 from vox_mesh import JobContext
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.work.reports import succeeded
-from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.budgets import Budget
 
 ACCOUNT: Final = "spending"
@@ -53,10 +53,10 @@ async def _handle(context: WorkloadContext, job: JobContext) -> None:
     job.charge(input_tokens=used // 2, model=_MODEL)
     await asyncio.sleep(_WORKS * context.pace.rest_s * context.rng.random())
     job.charge(output_tokens=used - used // 2, model=_MODEL)
-    _complete(context, job.job)
+    complete(context, job.job)
 
 
-def _complete(context: WorkloadContext, job: Job) -> None:
+def complete(context: WorkloadContext, job: Job) -> None:
     """Have the effect of an attempt that completes, as other workloads do."""
     context.outside.effect(context.recorder, attempt_key(job.job_id, job.claim_token))
     context.recorder.note("job.done", job=job.job_id, token=job.claim_token)
@@ -71,21 +71,13 @@ async def _work_as_agent(context: WorkloadContext) -> None:
             await asyncio.sleep(_WORKS * pace.rest_s * rng.random())
             if rng.random() < _REPORTS_BEFORE:
                 await agent_work.progress(taken.job, taken.claim_token, usage=usage)
-            _complete(context, taken.job)
+            complete(context, taken.job)
             await agent_work.report(taken.job, taken.claim_token, succeeded(usage=usage))
 
 
 async def drain(context: WorkloadContext) -> None:
     """Abort the jobs for which nothing is left."""
-    await settling.until(context, partial(_are_all_ended, context))
-
-
-async def _are_all_ended(context: WorkloadContext) -> bool:
-    queries = context.mesh.jobs.queries
-    waiting = await queries.listed(state=JobState.PENDING, kind=KIND, limit=100)
-    if waiting:
-        await context.mesh.jobs.abort(*waiting)
-    return not waiting and not await queries.listed(state=JobState.RUNNING, kind=KIND, limit=1)
+    await settling.until(context, partial(settling.end_jobs, context, KIND))
 
 
 SPENDING: Final = FunctionWorkload("spending", run, drain)
