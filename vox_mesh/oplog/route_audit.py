@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from vox_mesh.model.jobs.records import CLAIM, most_specific
-from vox_mesh.model.jobs.routes import RouteCheck, RouteHistory, is_claim_of, node_of
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.jobs.routes import RouteCheck, RouteHistory, is_claim_of
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.model.oplog.verification import ROUTE
 from vox_mesh.oplog.pages import EntryFilter, Pace, Pages

@@ -17,7 +17,7 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant, chain_fault
 from vox_mesh.model.messages.records import checked_agent
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, READ_ERRORS, REVOKE, STRICT
 
 Signer = Callable[[LogEntry], str | None]
@@ -186,7 +186,7 @@ class GrantHistory:
 
     def needs_grant(self, agent: str, chain: str, entry_id: int = _NEVER) -> bool:
         """Return whether an agent, acting through a chain, needed a grant at an entry, or needs one now."""
-        if agent == self._owner_node and chain.partition("/")[0] == agent:
+        if agent == self._owner_node and node_of(chain) == agent:
             return False
         is_admitted = any(at < entry_id for at, _ in self._admitted.get(agent, ()))
         return is_admitted or self.is_strict(entry_id)
@@ -229,7 +229,7 @@ class GrantHistory:
 
         `may_ask`: a grant that allows them after an approval will do.
         """
-        agent = entry.agent or entry.node_id.partition("/")[0]
+        agent = entry.actor
         if entry.grant is None:
             needs = self.needs_grant(agent, entry.node_id, entry.id)
             return f"{agent} had no grant for it" if needs else None

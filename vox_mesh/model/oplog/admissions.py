@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_public_key
-from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.oplog.key_changes import ChainEnd
 from vox_mesh.model.oplog.verification import ADMIT_NODE, READ_ERRORS, STRICT, Key
 
@@ -83,7 +83,7 @@ class NodeAdmissions:
 
     def limit(self, chain: str, keys: list[Key]) -> list[Key]:
         """Return the keys of a chain, and where they end if the owner has admitted none of them."""
-        if self.counts(chain.removesuffix(COMMANDS), {key.public_key for key in keys}):
+        if self.counts(node_of(chain), {key.public_key for key in keys}):
             return keys
         end = self.end_of(chain)
         if not end:
