@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from http import HTTPStatus
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
 
 from tests.support.messages.messaging import change
-from tests.support.messages.relaying import AGENT, TOKEN, Pair, letter, open_pair
+from tests.support.messages.relaying import AGENT, Pair, letter, open_pair
 from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.oplog.tampering import stranger
 from tools.homes import FILE
@@ -131,19 +133,22 @@ async def _assert_relayed_by_nodes(pair: Pair) -> None:
 
 
 async def test_a_client_signs_with_the_key_of_its_agent(tmp_path: Path) -> None:
-    shared = SharedMesh(FILE, tmp_path / "mesh", None, new_key(), has_relay=True)
     key = agent_key(tmp_path, "coder", create=True)
-    async with Mesh.open(shared.settings("owner", token=TOKEN)) as node:
-        await node.grants.admit("coder", key.public)
-        await node.grants.issue("coder", ["message.send"])
-        await node.grants.set_strict(strict=True)
-        address = node.presence.activity.control_addr
-        assert address is not None
-        key_file = tmp_path / "agents" / "coder.pem"
-        async with AgentClient.open(address, "coder", key_file=key_file) as client:
-            sent = await client.messages.send("z", {"pr": 42.0, "é": None}, msg_type="note")
-            assert sent.signed_by_agent == "verified"
-            again = await client.messages.send("z", 1, key=sent.message_uuid[:-4] + "ABCD")
-            assert again.signed_by_agent == "verified"
-            with pytest.raises(BadValue, match="must be given with `key`"):
-                await client.messages.broadcast("all", agent_signature=ANN.sign(b""))
+    with TemporaryDirectory() as name:  # a socket needs a short name
+        shared = SharedMesh(FILE, Path(name), None, new_key(), has_relay=True)
+        socket = Path(name) / "agents.sock"
+        settings = shared.settings("owner", agent_socket=socket, agent_uids=f"{os.getuid()}=coder")
+        async with Mesh.open(settings) as node:
+            await node.grants.admit("coder", key.public)
+            await node.grants.issue("coder", ["message.send"])
+            await node.grants.set_strict(strict=True)
+            key_file = tmp_path / "agents" / "coder.pem"
+            async with AgentClient.open(f"unix:{socket}", "coder", key_file=key_file) as client:
+                sent = await client.messages.send("z", {"pr": 42.0, "é": None}, msg_type="note")
+                assert sent.signed_by_agent == "verified"
+                assert (await client.messages.send("z", 1, key=new_key())).signed_by_agent == "verified"
+                with pytest.raises(BadValue, match="must be given with `key`"):
+                    await client.messages.broadcast("all", agent_signature=ANN.sign(b""))
+            async with AgentClient.open(f"unix:{socket}", "coder") as client:
+                with pytest.raises(AgentSignatureMissing):
+                    await client.messages.send("z", 1)
