@@ -74,6 +74,8 @@ TABLES: Final = (
         ),
     ),
     Table("agent_oplog", ("id",), LogEntry._fields[1:]),
+    Table("admitted_agents", ("scope_id", "agent_id"), ()),
+    Table("grants", ("grant_id",), ("agent_id", "parent_id")),
     Table("memories", ("memory_key",), ("agent_id", "content", "importance", "written_at")),
     Table("occ_conflicts", ("conflict_id",), ("table_name", "row_key", "strategy", "state")),
     Table("distributed_locks", ("lock_key",), ("holder_node", "holder_agent", "fence_token", "expires_at")),

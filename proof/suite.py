@@ -12,6 +12,7 @@ from proof.checkers.database import DATABASE_CHECKS
 from proof.checkers.dependencies import DEPENDENCY_CHECKS
 from proof.checkers.effects import EFFECT_CHECKS
 from proof.checkers.fuzzers import FUZZER_CHECKS
+from proof.checkers.grants import GRANT_CHECKS
 from proof.checkers.handouts import HANDOUT_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.liveness import LIVENESS_CHECKS
@@ -61,6 +62,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *RULE_CHECKS,
     *SPENDING_CHECKS,
     *APPROVAL_CHECKS,
+    *GRANT_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,
     *OPLOG_CHECKS,

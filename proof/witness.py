@@ -27,17 +27,20 @@ class Witness:
     moves: tuple[str, ...]
     """The columns whose change counts as a transition; none: every change does."""
     actions: tuple[str, ...] = ("insert", "update", "delete")
+    has_log_position: bool = False
+    """Whether they record, as `log_id`, the last entry of the log at that moment."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns of the witness table."""
-        return "id", "at_ms", "deed", *self.copied
+        return "id", "at_ms", "deed", *self.copied, *(("log_id",) if self.has_log_position else ())
 
     def statements(self) -> Iterator[str]:
         """Yield the statements that install it; idempotent."""
+        columns = ", ".join(self.columns[3:])
         yield (
             f"CREATE TABLE IF NOT EXISTS {self.name} "
-            f"(id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, deed TEXT NOT NULL, {', '.join(self.copied)})"
+            f"(id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, deed TEXT NOT NULL, {columns})"
         )
         for action in self.actions:
             yield (
@@ -52,10 +55,10 @@ class Witness:
 
     def _record(self, action: str) -> str:
         row = "OLD" if action == "delete" else "NEW"
-        values = ", ".join(f"{row}.{each}" for each in self.copied)
-        return (
-            f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({NOW_MS}, '{action}', {values})"
-        )
+        values = [NOW_MS, f"'{action}'", *(f"{row}.{each}" for each in self.copied)]
+        if self.has_log_position:
+            values.append("(SELECT coalesce(max(id), 0) FROM agent_oplog)")
+        return f"INSERT INTO {self.name} ({', '.join(self.columns[1:])}) VALUES ({', '.join(values)})"
 
 
 JOB_MOVES: Final = Witness(
@@ -87,7 +90,24 @@ LOG_EDITS: Final = Witness(
 )
 """The log is append-only."""
 
-WITNESSES: Final = (JOB_MOVES, MESSAGE_MOVES, CRON_MOVES, LOG_EDITS)
+SENDS: Final = Witness(
+    *("proof_sends", "a2a_messages", ("message_uuid", "sender_agent", "receiver_agent"), (), ("insert",)),
+    has_log_position=True,
+)
+
+ACQUISITIONS: Final = Witness(
+    *("proof_acquisitions", "distributed_locks", ("lock_key", "holder_agent", "fence_token")),
+    *(("fence_token",), ("insert", "update")),
+    has_log_position=True,
+)
+
+TAKES: Final = Witness(
+    *("proof_takes", "job_takes", ("job_id", "agent_id", "grant_id", "claim_token")),
+    *(("claim_token",), ("insert", "update")),
+    has_log_position=True,
+)
+
+WITNESSES: Final = (JOB_MOVES, MESSAGE_MOVES, CRON_MOVES, LOG_EDITS, SENDS, ACQUISITIONS, TAKES)
 
 INSTALL: Final[tuple[str, ...]] = (
     *tables.CREATE,

@@ -421,6 +421,7 @@ CREATE TABLE IF NOT EXISTS grants (
     parent_id     TEXT,                  -- the grant it was delegated from
     from_ms       INTEGER NOT NULL,
     until_ms      INTEGER,
+    reserved_mbu  INTEGER NOT NULL DEFAULT 0,  -- of its budget: what jobs may cost, in thousandths of beats
     PRIMARY KEY (scope_id, repository_id, grant_id)
 ) WITHOUT ROWID;
 

@@ -10,6 +10,13 @@ EXISTS (
     WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = ?3 AND j.claim_token = ?4
       AND j.lease_until_ms IS NOT NULL)
 
+-- part: HELD_BY_AGENT
+-- The unexpired claims on behalf of the agent ?3.
+job_takes AS t CROSS JOIN jobs AS j
+    ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = t.job_id AND j.claim_token = t.claim_token
+    AND j.lease_until_ms >= NOW_MS
+WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.agent_id = ?3
+
 -- name: refuse_if_over
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT IS_CURRENT
 
@@ -33,6 +40,14 @@ SELECT EXISTS (SELECT 1 FROM job_takes WHERE OF_MESH AND IS_OVER)
 
 -- name: forget
 DELETE FROM job_takes WHERE OF_MESH AND IS_OVER
+
+-- name: held_count
+-- How many jobs the agent ?3 holds, through any node.
+SELECT count(*) FROM HELD_BY_AGENT
+
+-- name: refuse_over_capacity
+-- ?4: how many it wants to hold at most. It must follow the claim.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE (SELECT count(*) FROM HELD_BY_AGENT) > ?4
 
 -- name: logged_chars
 -- How much the attempt ?4 at the job ?3 has logged.

@@ -421,11 +421,13 @@ ON CONFLICT DO UPDATE SET seen_ms = excluded.seen_ms
 
 -- name: lease_if_alone
 -- Lease inboxes from which only this node has received lately, or renew their leases. It answers the leased ones.
+-- Roles are never leased: another node must be able to take over their messages when this one crashes.
 -- ?5: for how long, ?6: how long ago is lately, ?7: inboxes whose lease is renewed even if others want to receive,
 -- since messages are being handled under it, ?8: ticks after which a node is dead, ?9: the schema version since
 -- which nodes respect leases.
 UPDATE a2a_receivers AS r SET lease_until_ms = NOW_MS + ?5
 WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value FROM json_each(?3)) AND node_id = ?4
+  AND NOT (receiver_agent >= 'role:' AND receiver_agent < 'role;')
   AND NOT EXISTS (
     SELECT 1 FROM a2a_receivers AS o
     WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.receiver_agent = r.receiver_agent AND o.node_id <> ?4

@@ -36,7 +36,8 @@ def _row(operation: Operation) -> str:
         fields = operation.body.model_fields.items()
         asked += [f"**`{name}`**" if field.is_required() else f"`{name}`" for name, field in fields]
     mark = "" if operation.scope == "read" else " ✎"
-    needs = " or ".join(f"`{word}`" for word in operation.need.words)
+    needs = ", and ".join(f"`{word}`".replace(" or ", "` or `") for word in operation.need.words)
+    needs += " unless its own" if operation.need.is_own else ""
     path = f"`{operation.method} {operation.path}`{mark}"
     return f"| {path} | {', '.join(asked)} | {operation.summary} | {needs} |"
 

@@ -1,10 +1,10 @@
-"""Lines on agents: taking and reporting jobs over the socket of a node, one agent and many."""
+"""Lines on agents: taking and reporting jobs over the socket of a node, and what grants cost."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
 
@@ -13,6 +13,9 @@ import aiohttp
 from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_least, at_most
 from bench.lines.service import up_node
+from bench.measure import alternate, median_us
+from tools.homes import FILE as FILE_HOME
+from vox_mesh import Mesh
 from vox_mesh.http.local_socket import FILE
 from vox_mesh.store.slots import folder_of_slot
 
@@ -21,7 +24,7 @@ _JOBS: Final = 400
 _QUICK: Final = 4  # times fewer jobs, for a short look
 _AT_ONCE: Final = 100
 _AGENTS: Final = 64
-_TARGET_MS: Final = 6.0
+_TARGET_MS: Final = {"file": 6.0, "sqld": 10.0}
 _TARGET_RATE: Final = 1_000.0
 _UNLIMITED: Final = {"VOX_MESH_ENABLED": "1", "VOX_MESH_RATE_LIMIT": "100000"}
 
@@ -58,12 +61,18 @@ class _Client:
 
 
 async def taking(environment: BenchEnvironment) -> list[Figure]:
-    """One agent, and 64 at a time, on a file; next to as many requests that do nothing."""
+    """One agent, and 64 at a time, on a file and on a server; next to as many requests that do nothing."""
+    server = environment.sqld
+    on_server = {"VOX_DB_URL": server.url, "VOX_DB_TOKEN": server.token}
+    return [*await _taking(environment, "file", {}), *await _taking(environment, "sqld", on_server)]
+
+
+async def _taking(environment: BenchEnvironment, store: str, database: Mapping[str, str]) -> list[Figure]:
     jobs = _JOBS if environment.pace.settled else _JOBS // _QUICK
     alone_ms, bare_ms, together, single = [], [], [], []
-    folder = environment.folder / "agents"
+    folder = environment.folder / f"agents-{store}"
     home = folder / ".vox"
-    async with up_node(folder, {**_UNLIMITED, "VOX_MESH_HOME": str(home)}):
+    async with up_node(folder, {**_UNLIMITED, **database, "VOX_MESH_HOME": str(home)}):
         connector = aiohttp.UnixConnector(str(folder_of_slot(home, "1") / FILE), limit=_AGENTS)
         async with aiohttp.ClientSession(connector=connector) as session:
             client = _Client(session)
@@ -76,25 +85,44 @@ async def taking(environment: BenchEnvironment) -> list[Figure]:
                 began = perf_counter()
                 await asyncio.gather(*(_until_none(client, f"agent-{each}") for each in range(_AGENTS)))
                 together.append(jobs / (perf_counter() - began))
-    what = "file, over the socket of a node: take and report a job"
+    what = f"{store}, over the socket of a node: take and report a job"
     return [
         Figure(
-            "agent-alone",
+            f"agent-alone-{store}",
             f"{what}, one agent / two requests that do nothing",
             "ms",
             alone_ms,
             bare_ms,
-            at_most(_TARGET_MS, Of.OURS),
+            at_most(_TARGET_MS[store], Of.OURS),
         ),
         Figure(
-            "agent-64",
+            f"agent-64-{store}",
             f"{what}, 64 agents / one agent",
             "jobs/s",
             together,
             single,
-            at_least(_TARGET_RATE, Of.OURS),
+            at_least(_TARGET_RATE, Of.OURS) if store == "file" else None,
         ),
     ]
+
+
+async def granted(environment: BenchEnvironment) -> list[Figure]:
+    """Measure a lock pair of an agent with a grant, next to one of an agent that needs none."""
+    seconds = environment.pace.seconds
+    async with Mesh.open(FILE_HOME.settings(environment.folder, None)) as node:
+        await node.grants.admit("granted")
+        await node.grants.issue("granted", ["lock.acquire on task:*"])
+
+        def pairs(agent: str) -> Callable[[], Awaitable[float]]:
+            async def pair() -> None:
+                await node.locks.release(await node.locks.acquire(f"task:{agent}", agent=agent))
+
+            return lambda: median_us(pair, seconds)
+
+        sides = {agent: pairs(agent) for agent in ("granted", "free")}
+        found = await alternate(sides, environment.pace.rounds)
+    what = "one caller, file: a lock taken and released by a grant / without one, p50"
+    return [Figure("lock-pair-granted", what, "us", found["granted"], found["free"], at_most(1.05))]
 
 
 async def _timed(work: Callable[[], Awaitable[object]]) -> float:

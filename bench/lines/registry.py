@@ -147,7 +147,8 @@ PLANES: Final = (
         (
             _served("service-up", "from nothing to ready", service_lines.up),
             Line("service-command", "a command next to a node", service_lines.command),
-            Line("agents", "agents that take and report jobs", agent_lines.taking),
+            _served("agents", "agents that take and report jobs", agent_lines.taking),
+            Line("grants", "what acting by a grant costs", agent_lines.granted),
             Line("startup", "commands without a node and next to one", startup_lines.startup),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
             Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),

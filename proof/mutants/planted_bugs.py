@@ -8,6 +8,7 @@ from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.commands import COMMAND_PLANTS
 from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.grants import GRANT_PLANTS
 from proof.mutants.hostile import HOSTILE_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
@@ -32,6 +33,7 @@ PLANTS: Final = {
         JOB_PLANTS,
         RHYTHM_PLANTS,
         AUTHENTICITY_PLANTS,
+        GRANT_PLANTS,
         HOSTILE_PLANTS,
         READ_PLANTS,
         COMMAND_PLANTS,

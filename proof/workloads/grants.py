@@ -1,4 +1,4 @@
-"""Grants: agents are admitted, granted, delegated to and revoked, while they lock, schedule and send."""
+"""Grants: agents are admitted, granted, delegated to and revoked, while they lock, send, and work on jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from vox_mesh import acting_as
 from vox_mesh.errors import MeshError, NotGranted
+from vox_mesh.jobs.work.reports import yielded
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.jobs.records import JobState
 
@@ -19,8 +20,8 @@ _KIND: Final = "granted.job"
 """No worker has a handler for it."""
 _LINES: Final = (
     ("lock.acquire on granted:*", f"job.schedule kind {_KIND}", "message.send"),
-    ("lock.acquire on granted:a*", "message.send to granted-b"),
-    (f"job.schedule kind {_KIND}", "job.abort"),
+    ("lock.acquire on granted:a*", "message.send to granted-b", f"job.take kind {_KIND}"),
+    (f"job.schedule kind {_KIND}", "job.take", "job.abort"),
 )
 _DECIDES: Final = 0.6
 _REVOKES: Final = 0.7
@@ -122,7 +123,15 @@ async def _send(context: WorkloadContext, agent: str) -> None:
     await context.mesh.messages.send(receiver, {}, sender=agent, ttl=context.pace.ttl_s)
 
 
-_ACTS: Final[Mapping[str, Act]] = {"lock": _lock, "schedule": _schedule, "send": _send}
+async def _take(context: WorkloadContext, agent: str) -> None:
+    """Take a job, and return it."""
+    agent_work = context.mesh.work
+    for taken in await agent_work.take(agent, [_KIND], lease=max(1.0, context.pace.ttl_s)):
+        context.recorder.note("job.began", job=taken.job.job_id, token=taken.claim_token)
+        await agent_work.report(taken.job, taken.claim_token, yielded("as planned", delay=0))
+
+
+_ACTS: Final[Mapping[str, Act]] = {"lock": _lock, "schedule": _schedule, "send": _send, "take": _take}
 
 
 async def drain(context: WorkloadContext) -> None:
@@ -131,10 +140,11 @@ async def drain(context: WorkloadContext) -> None:
 
 
 async def _are_all_ended(context: WorkloadContext) -> bool:
-    waiting = await context.mesh.jobs.queries.listed(state=JobState.PENDING, kind=_KIND, limit=100)
+    queries = context.mesh.jobs.queries
+    waiting = await queries.listed(state=JobState.PENDING, kind=_KIND, limit=100)
     if waiting:
         await context.mesh.jobs.abort(*waiting)
-    return not waiting
+    return not waiting and not await queries.listed(state=JobState.RUNNING, kind=_KIND, limit=1)
 
 
 GRANTS: Final = FunctionWorkload("grants", run, drain)

@@ -308,6 +308,20 @@ async def test_the_front_refuses_what_no_grant_allows(served: ServedNode) -> Non
     await assert_whole(node)
 
 
+async def test_what_a_grant_asks_for_is_not_read_without_an_approval(served: ServedNode) -> None:
+    node = served.node
+    agent = SigningAgent("asker", served.client, audience_of(node))
+    await node.grants.admit("asker", agent.key.public)
+    await node.grants.issue("asker", ["ask mesh.read", "ask message.receive to role:qa", "ask job.take"])
+    await _forget(served)
+    job = await node.jobs.schedule("test.asked")
+    for path in ("/v1/nodes", "/v1/inbox/asker?roles=qa", f"/v1/jobs/{job.job_id}/logs"):
+        assert_problem(await agent.ask("GET", path), 403, "not_granted")
+    claim = await agent.ask("POST", "/v1/inbox/asker/claim", {"roles": ["qa"]})
+    assert_problem(claim, 403, "not_granted")
+    assert (await agent.ask("GET", "/v1/inbox/asker")).status_code == 200
+
+
 _NEEDS_NOTHING: Final = {
     *("send_heartbeat", "release_lock", "release_held_locks", "ack_message", "nack_message"),
     *("report_job_progress", "log_job", "keep_artifact", "report_job", "claim_status"),

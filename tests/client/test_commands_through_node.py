@@ -2,70 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.running.confined import IS_ROOT, OTHER_USER
+from tests.support.running.through_node import run_through
 from tools.homes import FILE
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 
 
-class _Ended(NamedTuple):
-    code: int | None
-    out: str
-    err: str
-
-
-async def _vox(folder: Path, *arguments: str, as_user: int | None = None) -> _Ended:
-    own = folder / "own"
-    own.mkdir(exist_ok=True)
-    variables = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(own),
-        "VOX_MESH_NODE": f"unix:{folder / 'agents.sock'}",
-        "VOX_AGENT_ID": "coder",
-    }
-    drop: list[str] = []
-    if as_user is not None:
-        # It may read the interpreter in this user's home, but neither write nor connect as this user.
-        drop = ["setpriv", f"--reuid={as_user}", f"--regid={as_user}", "--clear-groups"]
-        drop += ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
-        drop += ["--bounding-set=-all,+dac_read_search"]
-    process = await asyncio.create_subprocess_exec(
-        *(*drop, sys.executable, "-m", "vox_mesh.cli", *arguments),
-        env=variables,
-        cwd=own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return _Ended(process.returncode, out.decode(), err.decode())
-
-
 async def test_locks_go_through_the_node(node: MeshNode, folder: Path) -> None:
-    acquired = await _vox(folder, "lock", "acquire", "task:1")
+    acquired = await run_through(folder, "lock", "acquire", "task:1")
     (holder,) = await node.locks.holders()
     token = str(holder.fence_token)
     assert acquired == (0, f"acquired task:1 for coder (token {token}), expires in 5m\n", "")
-    renewed = await _vox(folder, "lock", "renew", "task:1", "--token", token, "--ttl", "1m")
+    renewed = await run_through(folder, "lock", "renew", "task:1", "--token", token, "--ttl", "1m")
     assert renewed.out == f"renewed task:1 for coder (token {token}), expires in 1m\n", renewed.err
-    listed = json.loads((await _vox(folder, "lock", "list", "--json")).out)
+    listed = json.loads((await run_through(folder, "lock", "list", "--json")).out)
     assert [(each["lock_key"], each["holder_agent"]) for each in listed] == [("task:1", "coder")]
-    released = await _vox(folder, "lock", "release", "task:1")
+    released = await run_through(folder, "lock", "release", "task:1")
     assert released.out == f"released task:1 for coder (token {token})\n", released.err
     await node.locks.acquire("task:1", agent="boss")
-    refused = await _vox(folder, "lock", "acquire", "task:1", "--json")
+    refused = await run_through(folder, "lock", "acquire", "task:1", "--json")
     assert (refused.code, json.loads(refused.out)[0]["holder_agent"]) == (1, "boss")
 
 
@@ -73,27 +37,27 @@ async def test_a_job_is_taken_asked_about_answered_and_run_through_the_node(
     node: MeshNode, folder: Path
 ) -> None:
     job_id = (await node.jobs.schedule("build", payload={"n": 1})).job_id
-    (taken,) = json.loads((await _vox(folder, "job", "take", "build", "--json")).out)
+    (taken,) = json.loads((await run_through(folder, "job", "take", "build", "--json")).out)
     token = str(taken["claim_token"])
     assert (taken["job_id"], taken["agent"], taken["payload"]) == (job_id, "coder", {"n": 1})
-    renewed = await _vox(folder, "job", "renew", job_id, "--token", token, "--json")
+    renewed = await run_through(folder, "job", "renew", job_id, "--token", token, "--json")
     assert json.loads(renewed.out)["claim_token"] == taken["claim_token"]
-    asked = await _vox(folder, "job", "ask", job_id, "Which?", "--token", token)
+    asked = await run_through(folder, "job", "ask", job_id, "Which?", "--token", token)
     assert asked.code == 0, asked.err
-    answered = await _vox(folder, "job", "answer", job_id, "main", "--json")
+    answered = await run_through(folder, "job", "answer", job_id, "main", "--json")
     assert json.loads(answered.out)["answered_by"] == "coder"
-    ended = await _vox(
+    ended = await run_through(
         folder, "job", "run-next", "build", "--", "sh", "-c", 'echo "\\"$VOX_AGENT_ID\\"" > "$VOX_JOB_RESULT"'
     )
     assert ended.code == 0, ended.err
     assert await node.jobs.result(job_id) == "coder"
-    late = await _vox(folder, "job", "report", job_id, "succeeded", "--token", token)
+    late = await run_through(folder, "job", "report", job_id, "succeeded", "--token", token)
     assert (late.code, "stale_claim" in late.err) == (1, True)
 
 
 @pytest.mark.usefixtures("node")
 async def test_other_commands_say_that_they_need_the_nodes_own_user(folder: Path) -> None:
-    ended = await _vox(folder, "nodes")
+    ended = await run_through(folder, "nodes")
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert "`vox-mesh nodes` does not work through a node" in ended.err
     assert "run it as the node's own user" in ended.err
@@ -111,8 +75,8 @@ async def test_an_agent_under_another_user_is_served_and_a_user_without_an_agent
         agent_uids=f"{OTHER_USER}=coder",
     )
     async with Mesh.open(settings) as node:
-        acquired = await _vox(folder, "lock", "acquire", "task:1", as_user=OTHER_USER)
+        acquired = await run_through(folder, "lock", "acquire", "task:1", as_user=OTHER_USER)
         assert acquired.code == 0, acquired.err
         assert [each.holder_agent for each in await node.locks.holders()] == ["coder"]
-        stranger = await _vox(folder, "lock", "acquire", "task:2")
+        stranger = await run_through(folder, "lock", "acquire", "task:2")
         assert (stranger.code, "is no agent of this node" in stranger.err) == (1, True)

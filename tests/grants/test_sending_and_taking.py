@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.support.nodes.shared_mesh import assert_whole
 from vox_mesh import acting_as
 from vox_mesh.errors import BadValue, NotGranted, RateExceeded, TooManyOpen
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome
@@ -14,6 +16,7 @@ from vox_mesh.model.grants.capability import TAKE, Act
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.messages.records import MESH_AGENT, Message
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog.export import export_log, verify_export
 
 DONE: Final = Report(ReportedOutcome.SUCCEEDED)
 Send = Callable[[MeshNode, Message], Awaitable[Any]]
@@ -93,6 +96,7 @@ async def test_an_agent_takes_what_its_grant_names_and_renews_until_it_is_revoke
     assert ended.state == JobState.SUCCEEDED
     (entry,) = await owner.oplog.tail(kind="CompleteJob", limit=1)
     assert f'"grant":"{grant.grant_id}"' in entry.payload
+    await assert_whole(owner)
 
 
 async def test_a_claim_by_a_grant_that_was_revoked_is_refused(owner: MeshNode, other: MeshNode) -> None:
@@ -109,6 +113,32 @@ async def test_a_claim_by_a_grant_that_was_revoked_is_refused(owner: MeshNode, o
         with pytest.raises(NotGranted):
             await owner.store.write(claim)
     assert (await owner.jobs.find(job.job_id)).state == JobState.PENDING
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "problem"),
+    [
+        (None, "a", "ann had no grant for it"),
+        ("job.schedule", "a", "its grant {} does not allow `job.take kind a`"),
+        ("job.take kind b", "a", "its grant {} does not allow `job.take kind a`"),
+        ("job.take kind b", "b", ""),
+        ("job.take", "a", ""),
+    ],
+)
+async def test_verifying_also_an_export_reports_what_was_taken_without_a_grant(
+    owner: MeshNode, other: MeshNode, tmp_path: Path, line: str | None, kind: str, problem: str
+) -> None:
+    await owner.grants.admit("ann")
+    grant_id = None if line is None else (await owner.grants.issue("ann", [line])).grant_id
+    job = await owner.jobs.schedule(kind)
+    item = {"job_id": job.job_id, "claim_token": 1, "last_token": 0}
+    unchecked = other.permits.by("ann", grant_id)._replace(mesh=None)
+    await other.store.write(other.jobs.transitions.take([item], [item], 60_000, permit=unchecked)[0])
+    await owner.store.synced()
+    exported = tmp_path / "log.jsonl"
+    await export_log(owner.oplog, *owner.store.mesh_id, exported)
+    for reports in (await owner.oplog.verify("other"), verify_export(exported, "other").chains):
+        assert [each.problem or "" for each in reports] == [problem.format(grant_id)]
 
 
 async def test_jobs_are_taken_as_often_and_as_many_as_the_grant_allows(

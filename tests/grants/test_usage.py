@@ -10,7 +10,15 @@ import pytest
 
 from tests.support.nodes.shared_mesh import assert_whole
 from vox_mesh import Mesh, acting_as
-from vox_mesh.errors import LimitReached, LockHeld, NotGranted, RateExceeded, TooManyOpen
+from vox_mesh.errors import (
+    BadValue,
+    LimitReached,
+    LockHeld,
+    NotGranted,
+    OverGrantBudget,
+    RateExceeded,
+    TooManyOpen,
+)
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.node import MeshNode
 
@@ -97,3 +105,34 @@ async def test_messages_that_are_not_settled_are_open(owner: MeshNode, other: Me
     await owner.messages.send("bob", 3, sender="ann")
     with pytest.raises(NotGranted):
         await owner.messages.send("cid", 3, sender="ann")
+
+
+async def test_jobs_by_a_grant_and_its_delegations_may_cost_as_much_as_its_budget(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    await owner.grants.admit("ann", ANN.public)
+    await owner.grants.admit("bob")
+    parent = (await owner.grants.issue("ann", ["job.schedule"], budget=10, delegations=1)).grant_id
+    await owner.grants.delegate(parent, "bob", ["job.schedule"], key=ANN, budget=5)
+
+    async def schedule(node: MeshNode, agent: str, number: int, beats: float) -> Any:
+        budget = {"max_bu": beats, "thresholds": {"work": 1}}
+        with acting_as(agent):
+            return await node.jobs.schedule("a", {"n": number}, budget=budget, new=False)
+
+    with acting_as("ann"), pytest.raises(BadValue, match="must have a budget with max_bu"):
+        await owner.jobs.schedule("a")
+    for _ in range(2):  # the same job is counted once
+        await schedule(other, "bob", 0, 4.5)
+    with pytest.raises(OverGrantBudget, match="over_grant_budget") as refused:
+        await schedule(other, "bob", 1, 0.6)
+    assert "has 0.5 of 5 beats left" in refused.value.hint
+    with acting_as("ann"), pytest.raises(OverGrantBudget):  # it may run on until 1.25 of its budget
+        await owner.jobs.schedule("a", {"n": 2}, budget={"max_bu": 5})
+    found = await outcomes(*(schedule(node, "ann", 3 + at, 3) for at, node in enumerate((owner, other))))
+    assert found.count(OverGrantBudget) == 1
+    await schedule(owner, "ann", 5, 2.5)
+    with pytest.raises(OverGrantBudget, match="over_grant_budget"):
+        await schedule(other, "bob", 6, 0.001)
+    assert await rows(owner, "jobs") == 3
+    await assert_whole(owner)

@@ -296,7 +296,8 @@ async def test_writes_tell_how_many_went_together_and_how_many_were_refused(
         return new - old
 
     requests = more("vox_write_batch_scripts_count")
-    assert more("vox_writes_total") == more("vox_write_batch_scripts_sum")
+    # A heartbeat may be under way in either look: its request is counted before its write.
+    assert abs(more("vox_writes_total") - more("vox_write_batch_scripts_sum")) <= 1
     assert more("vox_writes_total") >= requests + 2  # a heartbeat may go with one of them
     assert more("vox_write_batch_scripts_bucket", le="2.0") == requests - 1
     assert more("vox_writes_refused_total") == 1

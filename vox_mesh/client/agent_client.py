@@ -24,32 +24,32 @@ class AgentClient:
     """
 
     def __init__(
-        self, address: str, agent: str, *, key: SigningKey | None = None, token: str | None = None
+        self, address: str, agent: str, *, key: SigningKey | None = None, bearer: str | None = None
     ) -> None:
         """Use `open`."""
         self.agent = checked_agent(agent)
-        self._connection = NodeConnection(address, self.agent, key=key, token=token)
+        self._connection = NodeConnection(address, self.agent, key=key, bearer=bearer)
         self.locks = ClientLocks(self._connection)
-        self.messages = ClientMessages(self._connection, key)
+        self.messages = ClientMessages(self._connection)
         self.jobs = ClientJobs(self._connection)
         self.work = ClientWork(self._connection)
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, address: str, agent: str, *, key_file: Path | None = None, token: str | None = None
+        cls, address: str, agent: str, *, key_file: Path | None = None, bearer: str | None = None
     ) -> AsyncIterator[AgentClient]:
         """Open a client of the node at `unix:PATH`, `http://HOST:PORT` or `https://HOST`.
 
         Over a socket, the user of this process is the agent. Over a URL, `key_file` is the key of the agent
-        (`vox-mesh agents init`), with which requests are signed, or `token` is a token of the agent.
+        (`vox-mesh agents init`), with which requests are signed, or `bearer` is a bearer of it.
         """
         key = None
         if key_file is not None:
             from vox_mesh.nodes.key_file import load_key  # imported late: few have a key
 
             key = load_key(key_file)
-        client = cls(address, agent, key=key, token=token)
+        client = cls(address, agent, key=key, bearer=bearer)
         try:
             yield client
         finally:

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
@@ -29,16 +28,21 @@ _RELEARNED: Final = "signature_of_other_node"
 
 
 class NodeConnection:
-    """Sends requests of one agent. Over a socket its user says who it is, else its key or its token does."""
+    """Sends requests of one agent. Over a socket its user says who it is, else its key or its bearer does."""
 
     def __init__(
-        self, address: str, agent: str, *, key: SigningKey | None = None, token: str | None = None
+        self, address: str, agent: str, *, key: SigningKey | None = None, bearer: str | None = None
     ) -> None:
-        """Raises `BadSettings` if the address is neither a socket nor a URL."""
+        """Raises `BadSettings` if the address is no socket and no URL, or two credentials are given."""
+        if key is not None and bearer is not None:
+            raise BadSettings("key and bearer can't be combined", hint="pass one of them")
         self.address = address
         self.agent = agent
         self._key = None if address.startswith(UNIX) else key
-        self._headers = {"Vox-Agent": agent} | ({} if token is None else {"Authorization": f"Bearer {token}"})
+        # A header can't carry every name; the credential says who the agent is all the same.
+        self._headers = {"Vox-Agent": agent} if agent.isascii() else {}
+        if bearer is not None:
+            self._headers["Authorization"] = f"Bearer {bearer}"
         self._audience: Audience | None = None
         self._mesh_id: tuple[str, str] | None = None
         transport, base = _transport_of(address)
@@ -97,7 +101,7 @@ class NodeConnection:
             await self._learn_audience()
         answer = await self._send(method, target, body)
         if self._key is not None and _problem(answer).get("code") == _RELEARNED:
-            await self._learn_audience()
+            self._audience = _audience_in(answer)  # another node is at this address now
             answer = await self._send(method, target, body)
         if answer.is_success:
             return orjson.loads(answer.content)
@@ -112,12 +116,9 @@ class NodeConnection:
 
     async def _learn_audience(self) -> None:
         """Ask the node for the name under which requests to it are signed: its refusal says so."""
-        self._audience = None
         answer = await self._send("GET", "/v1/nodes", b"")
-        audience = _problem(answer).get("audience")
-        if answer.status_code == HTTPStatus.UNAUTHORIZED and isinstance(audience, str):
-            self._audience = Audience.parse(audience)
-        elif not answer.is_success:
+        self._audience = _audience_in(answer)
+        if self._audience is None and not answer.is_success:
             raise error_of(answer.status_code, _problem(answer))
 
 
@@ -144,6 +145,12 @@ def new_ulid() -> str:
 def in_query(seconds: float) -> str:
     """Return a time as a parameter of a query."""
     return f"{round(seconds * 1_000)}ms"
+
+
+def _audience_in(answer: httpx.Response) -> Audience | None:
+    """Return the audience that a refusal names; `None` if it names none."""
+    audience = _problem(answer).get("audience")
+    return Audience.parse(audience) if isinstance(audience, str) else None
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:

@@ -38,13 +38,22 @@ class ClientWork:
         count: int = 1,
         wait: Duration = 0.0,
         lease: Duration | None = None,
+        capacity: int | None = None,
     ) -> list[TakenJob]:
-        """Take ready jobs of these kinds; wait up to `wait` seconds for one. Returns none after that."""
+        """Take ready jobs of these kinds; wait up to `wait` seconds for one. Returns none after that.
+
+        `capacity`: how many jobs the agent wants to hold at most in total.
+        """
         if agent not in (None, self._connection.agent):
             raise BadValue(
                 f"jobs are taken for {self._connection.agent}, the agent of this client, got {agent!r}"
             )
-        body = {"kinds": list(kinds), "count": count, "lease": seconds_or_none("lease", lease)}
+        body = {
+            "kinds": list(kinds),
+            "count": count,
+            "lease": seconds_or_none("lease", lease),
+            "capacity": capacity,
+        }
         waiting = LongWait(seconds_of("wait", wait))
         while True:
             step = waiting.next_step()

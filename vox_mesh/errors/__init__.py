@@ -26,6 +26,7 @@ from vox_mesh.errors.base import NodeRefused as NodeRefused
 from vox_mesh.errors.base import NotGranted as NotGranted
 from vox_mesh.errors.base import NotJson as NotJson
 from vox_mesh.errors.base import NotKnown as NotKnown
+from vox_mesh.errors.base import OverGrantBudget as OverGrantBudget
 from vox_mesh.errors.base import RateExceeded as RateExceeded
 from vox_mesh.errors.base import Refused as Refused
 from vox_mesh.errors.base import RowMoved as RowMoved

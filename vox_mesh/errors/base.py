@@ -214,6 +214,13 @@ class TooManyOpen(LimitReached):
     code = "too_many_open"
 
 
+class OverGrantBudget(LimitReached):
+    """The jobs may cost more than the budget of the agent's grant has left."""
+
+    code = "over_grant_budget"
+    retryable = False
+
+
 class ApprovalPending(MeshError):
     """The agent's grant allows it after an approval only, for which it has asked: nothing else was written.
 
@@ -235,7 +242,10 @@ class ApprovalPending(MeshError):
 
 _KINDS_OF_REFUSAL: Mapping[str, type[Refused]] = {
     kind.code: kind
-    for kind in (StaleFence, StaleClaim, IllegalTransition, NotGranted, RateExceeded, TooManyOpen)
+    for kind in (
+        *(StaleFence, StaleClaim, IllegalTransition, NotGranted),
+        *(RateExceeded, TooManyOpen, OverGrantBudget),
+    )
 }
 
 

@@ -200,9 +200,10 @@ class Access:
     def _rejected_token(self, request: web.Request, *, is_bearer: bool) -> Problem:
         code, detail = ("token_wrong", "wrong token") if is_bearer else ("token_missing", "no token given")
         self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
-        return Problem(
-            HTTPStatus.UNAUTHORIZED, code, detail, "set VOX_MESH_TOKEN to the same value on all nodes"
-        )
+        # The audience tells an agent how to sign its first request.
+        more = {} if self.agents is None else {"audience": str(self.agents.audience)}
+        hint = "set VOX_MESH_TOKEN to the same value on all nodes"
+        return Problem(HTTPStatus.UNAUTHORIZED, code, detail, hint, **more)
 
 
 def _bearer(request: web.Request) -> str | None:

@@ -47,6 +47,7 @@ from vox_mesh.errors import (
     NotStrict,
     OutcomeUnknown,
     OverBudget,
+    OverGrantBudget,
     Overloaded,
     PhaseOverrun,
     Refused,
@@ -78,6 +79,7 @@ _STATUS: Final = (
         (AgentSignatureMissing, AgentSignatureWrong, ApprovalPending, NotItsAgent, SenderRefused),
         HTTPStatus.FORBIDDEN,
     ),
+    ((OverGrantBudget,), HTTPStatus.CONFLICT),
     ((LimitReached,), HTTPStatus.TOO_MANY_REQUESTS),
     (
         (

@@ -42,7 +42,6 @@ from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
-from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -106,7 +105,7 @@ class Jobs:
         self.predecessor_results = PredecessorResults(self.queries, self.authorship, read_artifact)
         self.transitions = JobTransitions(store, writer, clock)
         self.permits = permits
-        self.permitted = PermittedJobs(writer, self.transitions, permits, trusted_keys, Pages(store))
+        self.permitted = PermittedJobs(writer, self.transitions, permits, self.authorship)
         self.notes = Notes(store, self.queries)
         self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
         self.questions = JobQuestions(

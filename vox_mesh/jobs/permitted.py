@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from vox_mesh.errors import NotGranted
+from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.transitions import JobTransitions
-from vox_mesh.model.jobs.records import SCHEDULE, Job
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.oplog.grants.permits import Permit, Permits
-from vox_mesh.oplog.pages import EntryFilter, Pages
-from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script
 
@@ -24,8 +23,6 @@ Write = Callable[[Script], Awaitable[Outcome]]
 
 Ended = TypeVar("Ended")
 
-_MAX_OPS: Final = 10  # that schedule the same job
-
 
 class PermittedJobs:
     """Schedule and end jobs for the agents of one process."""
@@ -35,14 +32,12 @@ class PermittedJobs:
         writer: OpLogWriter,
         transitions: JobTransitions,
         permits: Permits,
-        trusted_keys: TrustedKeys,
-        pages: Pages,
+        authorship: JobAuthorship,
     ) -> None:
         self._writer = writer
         self._transitions = transitions
         self._permits = permits
-        self._trusted_keys = trusted_keys
-        self._pages = pages
+        self._authorship = authorship
 
     async def schedule(
         self, items: Sequence[Mapping[str, Any]], write: Write, *, spool: bool, defer: bool
@@ -68,23 +63,17 @@ class PermittedJobs:
         try:
             await self._permits.permit(agent, lambda: _ending_acts(jobs))
         except NotGranted:
-            if await self._has_scheduled(agent, jobs):
+            if await self.has_scheduled(agent, jobs):
                 return await act(self._permits.without_grant(agent))
         return await self._permits.attempt(lambda: _ending_acts(jobs), act)
 
-    async def _has_scheduled(self, agent: str, jobs: Iterable[Job]) -> bool:
+    async def has_scheduled(self, agent: str, jobs: Sequence[Job]) -> bool:
         """Return whether signed ops of the log say that an agent has scheduled all of these jobs."""
-        for job in jobs:
-            if not await self._has_scheduled_one(agent, job):
+        for scheduled in await self._authorship.scheduled_as(jobs):
+            op = None if scheduled is None else await self._authorship.ends.find_op(scheduled.op_id)
+            if op is None or op.agent != agent:
                 return False
         return True
-
-    async def _has_scheduled_one(self, agent: str, job: Job) -> bool:
-        wanted = EntryFilter(kind=SCHEDULE, agent=agent, job_id=job.job_id)
-        for entry in await self._pages.after(0, wanted=wanted, limit=_MAX_OPS):
-            if entry.accepted == 1 and await self._trusted_keys.is_authentic(entry):
-                return True
-        return False
 
 
 def ended_item(job: Job, permit: Permit) -> dict[str, Any]:

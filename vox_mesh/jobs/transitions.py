@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from vox_mesh.errors import IllegalTransition, StaleClaim
+from vox_mesh.errors import IllegalTransition, OverGrantBudget, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
@@ -25,9 +25,10 @@ from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
-    from vox_mesh.model.grants.limits import Use
+    from vox_mesh.model.grants.limits import GrantBudget, Use
 
 SQL: Final = named("jobs")
+_TAKES_SQL: Final = named("job_takes")
 
 ROUTES_CHANGED: Final = "routes_changed"
 """The refusal of `claim` if the log has an op about routes that its author has not seen."""
@@ -37,6 +38,9 @@ OUTSIDE: Final = "outside_opening"
 
 OVER_BUDGET: Final = "over_budget"
 """The refusal of `claim` if not enough tokens or money are left for the jobs."""
+
+AT_CAPACITY: Final = "at_capacity"
+"""The refusal of `take` and `claim` if the agent would hold more jobs than it wants."""
 
 NOT_ALL: Final = "not_all"
 """The refusal of `take` if not all jobs could be claimed."""
@@ -76,16 +80,23 @@ class JobTransitions:
         by default, the mesh itself does.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
+        costs = _costs_of(items, permit.budgets) if permit.budgets else None
         op = self._op(
             SCHEDULE,
             payload,
             self._writer.identity.chain,
             key,
+            costs,
             causes=causes,
             permit=permit,
         )
         guards = permit.using(lambda: _scheduling_uses(items)).guards
         steps = [*guards, op.guarded("schedule", "ulid_taken")]
+        if costs is not None:
+            steps += [
+                op.step("reserve_of_grants"),
+                op.guarded("refuse_over_grant_budget", OverGrantBudget.code),
+            ]
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -120,7 +131,7 @@ class JobTransitions:
                 claim.step("take"),
                 claim.guarded("refuse_unless_all", NOT_ALL),
                 *_not_late(within),
-                *([] if permit is None else [claim.step("record_takes")]),
+                *self._takes(claim, permit),
             ),
             start.script(start.step("start"), start.guarded("refuse_unless_all", NOT_ALL)),
         )
@@ -157,9 +168,17 @@ class JobTransitions:
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("record_claims"),
             op.step("forget_claims"),
-            *([] if permit is None else [op.step("record_takes")]),
+            *self._takes(op, permit),
             answer=op.answer("leased", "moved", "lease_until_ms"),
         )
+
+    def _takes(self, claim: _JobOp, permit: Permit | None) -> Iterator[Statement]:
+        """Yield what records the agent of a claim, and refuses it if the agent would hold too many jobs."""
+        if permit is not None:
+            yield claim.step("record_takes")
+            if permit.capacity is not None:
+                values = (*self._mesh, permit.agent, permit.capacity)
+                yield Statement(_TAKES_SQL["refuse_over_capacity"], values, refusal=AT_CAPACITY)
 
     def _claim_op(
         self,
@@ -374,12 +393,22 @@ class _JobOp:
         return script
 
 
+def _costs_of(items: Sequence[Item], budgets: Sequence[GrantBudget]) -> str:
+    from vox_mesh.model.grants.limits import most_cost  # imported late: few grants have a budget
+
+    costs = {item["job_id"]: most_cost(item["kind"], _core_of(item)) for item in items}
+    return orjson.dumps([[tuple(each) for each in budgets], costs]).decode()
+
+
+def _core_of(item: Item) -> Any:
+    return orjson.loads(orjson.dumps(item["manifest"]))
+
+
 def _scheduling_uses(items: Sequence[Item]) -> Iterator[Use]:
     from vox_mesh.model.grants import limits, needs  # imported late: few agents have limits
 
     for item in items:
-        core = orjson.loads(orjson.dumps(item["manifest"]))
-        (act,) = needs.scheduling_acts([(item["kind"], core)])
+        (act,) = needs.scheduling_acts([(item["kind"], _core_of(item))])
         yield limits.Use(act, limits.Item(limits.ItemKind.JOB, item["job_id"]))
 
 

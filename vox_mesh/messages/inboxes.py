@@ -1,6 +1,7 @@
 """Inboxes: announce the ones received here, poll them, and lease the ones received nowhere else.
 
-A lease is the right of an inbox's only receiver to hand out relayed messages without a claim.
+A lease is the right of an inbox's only receiver to hand out relayed messages without a claim. Inboxes of
+roles are not leased: another node must be able to take over from a receiver that crashed.
 """
 
 from __future__ import annotations

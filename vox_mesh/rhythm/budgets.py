@@ -407,8 +407,8 @@ class Allowance:
         ends, left = [], []
         for each in self._all_standings(began_ms):
             ends.append(each.budget.hard_end_ms(timeline, each.since_ms))
-            if each.budget.max_bu is not None:
-                left.append(each.budget.thresholds.work * each.budget.max_bu - each.bu)
+            if each.budget.stop_bu is not None:
+                left.append(each.budget.stop_bu - each.bu)
         if left:
             ends.append(timeline.after(began_ms, max(0.0, min(left))))
         return min((end_ms for end_ms in ends if end_ms is not None), default=None)

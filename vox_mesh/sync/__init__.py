@@ -64,7 +64,7 @@ class AgentClient:
 
     @staticmethod
     def open(
-        address: str, agent: str, *, key_file: Path | None = None, token: str | None = None
+        address: str, agent: str, *, key_file: Path | None = None, bearer: str | None = None
     ) -> AbstractContextManager[Any]:
         """Open a client of the node at `unix:PATH`, `http://HOST:PORT` or `https://HOST`."""
-        return opened(lambda: AsyncAgentClient.open(address, agent, key_file=key_file, token=token))
+        return opened(lambda: AsyncAgentClient.open(address, agent, key_file=key_file, bearer=bearer))

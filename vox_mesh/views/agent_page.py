@@ -8,6 +8,7 @@ from typing import Final
 
 from vox_mesh.model.rhythm.budgets import agent_of
 from vox_mesh.nodes.agents import AgentAction, JobOfAgent, LockOfAgent
+from vox_mesh.oplog.grants.usage import LimitUse, uses_of
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import ListedAgentView, with_grants
 from vox_mesh.views.grants import GrantView, grants_of
@@ -33,13 +34,20 @@ class AgentActionView(RecordView, record=AgentAction):
 
 
 @dataclass(frozen=True)
+class LimitUseView(RecordView, record=LimitUse):
+    """How much of a limit of a grant is used: within its period, open now, or of its budget in beats."""
+
+
+@dataclass(frozen=True)
 class AgentPageView(ListedAgentView):
     """An agent with all that concerns it. The lists have at most 20 items.
 
-    `budget` are the limits on tokens and money, `spend` the tokens of today and of this month by model.
+    `grant_use` is the use of the limits of its grants, `budget` are the limits on tokens and money, `spend`
+    the tokens of today and of this month by model.
     """
 
     granted: list[GrantView]
+    grant_use: list[LimitUseView]
     budget: list[LimitView]
     spend: list[ModelSpendView]
     held_locks: list[LockOfAgentView]
@@ -64,7 +72,7 @@ class AgentPageView(ListedAgentView):
             ],
             **{
                 name: [vars(each) for each in getattr(self, name)]
-                for name in ("held_locks", "taken", "scheduled", "last_actions")
+                for name in ("grant_use", "held_locks", "taken", "scheduled", "last_actions")
             },
         }
 
@@ -76,9 +84,12 @@ async def page_of(mesh: MeshServices, agent: str) -> AgentPageView:
     now = datetime.fromtimestamp(mesh.clock.now_ms / 1_000, UTC)
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     spend = await mesh.rhythm.tokens.of_agent(agent, round(month.timestamp() * 1_000))
+    grants = [each.grant for each in await mesh.grants.in_force(agent)][:_MAX_GRANTS]
+    uses = await uses_of(mesh.store, grants)
     return AgentPageView(
         **vars(listed),
         granted=(await grants_of(mesh, agent))[:_MAX_GRANTS],
+        grant_use=[LimitUseView.from_record(each) for each in uses[:_MAX_GRANTS]],
         budget=[LimitView.of(each) for each in await mesh.rhythm.tokens.limits(agent_of(agent))],
         spend=[ModelSpendView.of(each) for each in spend],
         held_locks=[LockOfAgentView.from_record(each) for each in details.locks],

@@ -22,6 +22,8 @@ def test_an_agent_takes_renews_and_reports_with_commands(vox: VoxCommand, tmp_pa
     assert (missing.code, "VOX_AGENT_ID" in missing.error) == (2, True)
     (taken,) = vox("job", "take", "test.*", "--agent", "coder", "--lease", "30s", "--json").document
     assert (taken["job_id"], taken["agent"], taken["lease_ms"]) == (job, "coder", 30_000)
+    kind(vox, "test.b")
+    assert vox("job", "take", "test.*", "--agent", "coder", "--capacity", "1").code == 1
     token = ("--token", str(taken["claim_token"]))
     renewed = vox("job", "renew", job, *token, "--lease", "1m", "--json").document
     assert renewed["lease_ms"] == 60_000

@@ -22,7 +22,8 @@ ANN: Final = SigningKey(b"a" * 32)
 
 async def test_grants_are_listed_shown_and_checked_as_the_commands_do(served: ServedNode) -> None:
     await served.node.grants.admit("amy", ANN.public)
-    grant = await served.node.grants.issue("amy", ["lock.acquire on file:src/**"], delegations=1)
+    line = "lock.acquire on 'file:src/**'"
+    grant = await served.node.grants.issue("amy", [f"{line} rate 5/1h open 2"], budget=10, delegations=1)
     found = await served.all("/v1/grants", limit=1)
     assert [each["grant_id"] for each in found] == [None, grant.grant_id]
     assert found == await printed(served, "grant", "list")
@@ -37,7 +38,15 @@ async def test_grants_are_listed_shown_and_checked_as_the_commands_do(served: Se
     await served.node.run_once()
     shown = await served.get("/v1/agents/amy")
     assert (shown["admitted"], shown["public_key"], shown["grants"]) == (True, ANN.public, 1)
-    assert (await printed(served, "agents", "show", "amy"))["grants"] == 1
+    assert shown["grant_use"] == [
+        {"grant_id": grant.grant_id, "allows": allows, "limit": limit, "used": used, "most": most}
+        for allows, limit, used, most in (
+            (line, "rate 5/1h", 1, 5),
+            (line, "open 2", 1, 2),
+            ("jobs", "budget 10", 0, 10),
+        )
+    ]
+    assert (await printed(served, "agents", "show", "amy"))["grant_use"] == shown["grant_use"]
     await served.node.locks.release(lock)
     await served.node.grants.revoke(grant.grant_id)
 

@@ -30,6 +30,8 @@ async def test_an_agent_works_on_a_job_from_take_to_report(served: ServedNode, k
     (taken,) = await post(served, "/v1/jobs/take", {"kinds": [kind], "lease": "30s"})
     assert (taken["job_id"], taken["payload"], taken["agent"]) == (job.job_id, {"n": 1}, "coder")
     assert (taken["node_id"], taken["attempt"]) == (served.node.identity.node_id, 1)
+    await served.node.jobs.schedule(kind, {"n": 2})
+    assert await post(served, "/v1/jobs/take", {"kinds": [kind], "capacity": 1}) == []
     path, claim = f"/v1/jobs/{job.job_id}", {"claim_token": taken["claim_token"]}
     renewed = await post(served, f"{path}/renew", {**claim, "lease": "60s"})
     assert renewed["lease_until_ms"] > taken["lease_until_ms"]

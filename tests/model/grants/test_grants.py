@@ -18,6 +18,7 @@ from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import UlidSource
 from vox_mesh.model.grants.capability import ACTIONS, EXECUTE, Act, Capability, RateLimit
 from vox_mesh.model.grants.grant import MAX_LINKS, Grant, SignedGrant, Terms, chain_fault, delegation_fault
+from vox_mesh.model.grants.needs import scheduling_acts
 from vox_mesh.model.grants.templates import TEMPLATES, capabilities_of
 from vox_mesh.model.locks.patterns import normalise
 
@@ -338,3 +339,28 @@ def test_templates_are_ordered_from_reader_to_owner() -> None:
         "can lock.acquire on 'file:src/**'",
     ]
     assert set(TEMPLATES) == {*order, "coder"}
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "parts", "is_allowed"),
+    [
+        (["command", 0], [{"text": "rm"}], False),
+        (["command", 0], [{"job": "any"}], False),
+        (["command"], [{"text": "rm"}], False),
+        (["args", 0], [{"text": "push"}], False),
+        (["args", -2], [{"text": "push"}], False),
+        (["args"], [{"text": "push"}], False),
+        (["args", 1], [{"job": "any"}], False),
+        (["args", 1], [{"text": "--"}, {"job": "any"}], True),
+        (["env", "CI"], [{"job": "any"}], True),
+    ],
+)
+def test_a_command_is_allowed_as_its_bindings_make_it(path: list[Any], parts: Any, is_allowed: bool) -> None:
+    own = Capability.parse("job.exec program git args 'log --*' env CI").act
+    core = {"command": ["git"], "args": ["log", "--all"], "env": {"CI": "1"}}
+    assert [own.covers(act) for act in scheduling_acts([("exec", core)])] == [True]
+    bound = {**core, "inputs": [{"bind": path, "parts": parts}]}
+    assert [own.covers(act) for act in scheduling_acts([("exec", bound)])] == [is_allowed]

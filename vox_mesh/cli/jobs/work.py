@@ -83,9 +83,16 @@ def run_work(settings: Settings, work: AgentCommand[Result], agent: str | None =
 @click.argument("kinds", nargs=-1, metavar="[KIND...]")
 @take_options("0s")
 @click.option("--count", type=int, default=1, show_default=True, help="Maximum number of jobs.")
+@click.option("--capacity", type=int, help="Maximum number of jobs that the agent holds in total.")
 @json_option
 def take(
-    kinds: tuple[str, ...], agent: str | None, wait: float, lease: float | None, count: int, as_json: bool
+    kinds: tuple[str, ...],
+    agent: str | None,
+    wait: float,
+    lease: float | None,
+    count: int,
+    capacity: int | None,
+    as_json: bool,
 ) -> int:
     """Take ready jobs for an agent, of these kinds or all.
 
@@ -101,7 +108,9 @@ def take(
     name = acting_agent(agent, settings, "--agent")
 
     async def work(mesh: AgentMesh) -> list[TakenJob]:
-        return await mesh.work.take(name, kinds or ("*",), count=count, wait=wait, lease=lease)
+        return await mesh.work.take(
+            name, kinds or ("*",), count=count, wait=wait, lease=lease, capacity=capacity
+        )
 
     taken = run_work(settings, work, name)
     views = [vars(TakenView.of(each)) for each in taken]

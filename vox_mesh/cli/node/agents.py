@@ -96,9 +96,9 @@ def _line(agent: ListedAgentView) -> Record:
 def show(agent: str, as_json: bool) -> None:
     """Show one agent, what it holds, spends and has done.
 
-    Shows its grants, limits on tokens and money, tokens of today and of this month, locks, taken and
-    scheduled jobs, messages that are not acknowledged, and the last entries of the log by it; at most 20 of
-    each.
+    Shows its grants and the use of their limits, limits on tokens and money, tokens of today and of this
+    month, locks, taken and scheduled jobs, messages that are not acknowledged, and the last entries of the
+    log by it; at most 20 of each.
 
     \b
     Example:

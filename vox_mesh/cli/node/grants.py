@@ -14,7 +14,9 @@ from vox_mesh.views.grants import GrantChangeView, GrantCheckView, GrantView, gr
 
 _CAPABILITIES = click.argument("capabilities", nargs=-1, required=True)
 _LASTS = click.option("--lasts", metavar="DURATION", help="Validity, such as 8h.", show_default="no end")
-_BUDGET = click.option("--budget", type=int, metavar="N", help="Budget in beat units.", show_default="none")
+_BUDGET = click.option(
+    "--budget", type=int, metavar="N", help="Beats that jobs by it may cost in all.", show_default="none"
+)
 _DELEGATIONS = click.option(
     "--delegations",
     type=int,

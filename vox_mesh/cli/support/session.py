@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from vox_mesh.cli.support.early_signals import ENDING
@@ -14,6 +15,7 @@ from vox_mesh.cli.support.logs import set_up_logs
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.settings.discovery import no_mesh
+from vox_mesh.settings.fields import UNIX
 from vox_mesh.settings.quick import quick_settings
 
 if TYPE_CHECKING:
@@ -123,8 +125,17 @@ async def run_as_agent(settings: Settings, agent: str | None, work: AgentCommand
     from vox_mesh.client import AgentClient
 
     name = acting_agent(agent, settings, "--agent")
-    async with AgentClient.open(settings.node, name, key_file=settings.agent_key) as client:
+    async with AgentClient.open(settings.node, name, key_file=_key_file(settings, name)) as client:
         return await work(client)
+
+
+def _key_file(settings: Settings, agent: str) -> Path | None:
+    """Return the file with the key of an agent; none for a socket, on which its user says who it is."""
+    if settings.agent_key is not None or (settings.node or "").startswith(UNIX):
+        return settings.agent_key
+    from vox_mesh.nodes.agent_keys import agent_key_file  # imported late: few commands sign
+
+    return agent_key_file(settings.home_dir, agent)
 
 
 def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:

@@ -45,6 +45,7 @@ from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
 from vox_mesh.http.limits import Quotas
 from vox_mesh.http.principals.digests import check_digest
+from vox_mesh.http.principals.needs import Need
 from vox_mesh.http.principals.own_names import check_headers, with_own_name
 from vox_mesh.http.problems import Handler, Problem, problem_of
 from vox_mesh.http.requests import RequestScope, body_of, read_body
@@ -122,13 +123,29 @@ class Api:
                 values |= await _parse_request(operation, request, credential)
                 if operation.need.is_signed and credential.signature is None:
                     raise _signature_needed()
-                self._access.check_grant(credential, partial(operation.need.check, inputs=values))
+                refusal = self._refusal_unless_own(credential, operation.need, values)
                 await self._count(credential, operation, values.get("body"))
                 async with self._admission.place(operation.load_of(values.values()), credential):
+                    if refusal is not None and not await operation.need.allows_own(
+                        self._mesh, credential.agent, values
+                    ):
+                        raise refusal
                     with _acting(request, credential):
                         return await self._answer(request, operation, credential, values)
 
         return handle
+
+    def _refusal_unless_own(
+        self, credential: Credential, need: Need, values: Mapping[str, Any]
+    ) -> Problem | None:
+        """Raise 403 if an agent lacks a grant; return it if none is needed for things of its own."""
+        try:
+            self._access.check_grant(credential, partial(need.check, inputs=values))
+        except Problem as refusal:
+            if need.is_own is None:
+                raise
+            return refusal
+        return None
 
     @contextmanager
     def _recorded(self, credential: Credential, request: web.Request) -> Iterator[None]:

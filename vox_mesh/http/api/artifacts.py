@@ -15,7 +15,7 @@ from vox_mesh.errors import ArtifactMissing
 from vox_mesh.http.access import Scope
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import Content, Operations, Text
-from vox_mesh.http.principals.needs import OWNER, WORKS
+from vox_mesh.http.principals.needs import OWNER, READS_OUTPUTS
 from vox_mesh.jobs.proof.blob_files import PIECE
 from vox_mesh.jobs.results import find_output, read_result
 from vox_mesh.runtime.services import MeshServices
@@ -40,14 +40,14 @@ class ResultView:
     result: Any
 
 
-@ARTIFACTS.get("/v1/jobs/{job}/result", needs=WORKS, scope=Scope.WRITE, takes_s=_FETCH_S)
+@ARTIFACTS.get("/v1/jobs/{job}/result", needs=READS_OUTPUTS, scope=Scope.WRITE, takes_s=_FETCH_S)
 async def read_job_result(mesh: MeshServices, job: JobName) -> ResultView:
     """Return the result of a job that has succeeded."""
     found, read = await mesh.jobs.find(job), partial(mesh.artifacts.body, limit=_MAX_RESULT)
     return ResultView(found.job_id, found.state, await read_result(found, read))
 
 
-@ARTIFACTS.get("/v1/jobs/{job}/artifacts/{name}", needs=WORKS, scope=Scope.WRITE, takes_s=_FETCH_S)
+@ARTIFACTS.get("/v1/jobs/{job}/artifacts/{name}", needs=READS_OUTPUTS, scope=Scope.WRITE, takes_s=_FETCH_S)
 async def read_job_artifact(mesh: MeshServices, job: JobName, name: Text) -> Content:
     """Return an artifact of a job; it is verified, and fetched from the node that has it."""
     output = find_output(await mesh.jobs.find(job), name)

@@ -7,8 +7,9 @@ from typing import Any, Final, Literal
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Text
 from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.principals.needs import writes
 from vox_mesh.model.base.canonical import decode_row
-from vox_mesh.model.grants.capability import RESOLVE
+from vox_mesh.model.oplog.op_names import RESOLVE
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.conflicts import ConflictView, ResolutionView
 
@@ -45,7 +46,7 @@ async def show_conflict(mesh: MeshServices, conflict_id: Text) -> ConflictView:
     return ConflictView.of(await mesh.conflicts.find(conflict_id))
 
 
-@CONFLICTS.post("/v1/conflicts/{conflict_id}/resolve", needs=RESOLVE)
+@CONFLICTS.post("/v1/conflicts/{conflict_id}/resolve", needs=writes(RESOLVE))
 async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: ResolveRequest) -> ResolutionView:
     """Resolve a conflict, if the row is still the right side or the version `onto`."""
     if (body.take is None) == (body.value is None):

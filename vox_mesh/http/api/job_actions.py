@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import MAX_LIMIT, Page, PageQuery, bad_cursor
-from vox_mesh.http.principals.needs import ENDS_JOBS, SCHEDULES
+from vox_mesh.http.principals.needs import writes
+from vox_mesh.http.principals.ownership import has_scheduled_job, has_scheduled_jobs
 from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
-from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.records import ABORT, SCHEDULE, YIELD, Job, JobState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
@@ -35,7 +36,7 @@ class AbortRequest(RequestModel):
     reason: Reason = _ABORTED
 
 
-@ACTIONS.post("/v1/jobs/{job}/abort", needs=ENDS_JOBS)
+@ACTIONS.post("/v1/jobs/{job}/abort", needs=writes(ABORT, unless=has_scheduled_job))
 async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> AbortedView:
     """Abort an open job; its worker stops, and jobs that wait for its success fail."""
     found = await mesh.jobs.find(job)
@@ -43,7 +44,7 @@ async def abort_job(mesh: MeshServices, job: JobName, body: AbortRequest) -> Abo
     return AbortedView.ended(await mesh.jobs.find(found), aborted=found.job_id in aborted)
 
 
-@ACTIONS.post("/v1/jobs/{job}/retry", needs=SCHEDULES, opens="jobs")
+@ACTIONS.post("/v1/jobs/{job}/retry", needs=writes(SCHEDULE), opens="jobs")
 async def retry_job(mesh: MeshServices, job: JobName) -> RetriedView:
     """Retry an ended job as a new job; retrying it twice returns the same new job."""
     found = await mesh.jobs.find(job)
@@ -59,7 +60,7 @@ class YieldRequest(RequestModel):
     reason: Reason = _YIELDED
 
 
-@ACTIONS.post("/v1/jobs/{job}/yield", needs=ENDS_JOBS)
+@ACTIONS.post("/v1/jobs/{job}/yield", needs=writes(YIELD, unless=has_scheduled_job))
 async def yield_job(mesh: MeshServices, job: JobName, body: YieldRequest) -> JobView:
     """Return a running job to the queue and stop its worker; it does not count as a failure."""
     return JobView.of(await batches.yield_job(mesh.jobs, job, body.delay, body.reason))
@@ -119,7 +120,7 @@ class AbortManyRequest(_SelectionRequest):
     reason: Reason = _ABORTED
 
 
-@ACTIONS.post("/v1/jobs/abort", needs=ENDS_JOBS, takes_s=_BATCH_TIMEOUT_S)
+@ACTIONS.post("/v1/jobs/abort", needs=writes(ABORT, unless=has_scheduled_jobs), takes_s=_BATCH_TIMEOUT_S)
 async def abort_jobs(mesh: MeshServices, body: AbortManyRequest) -> Page[AbortedView] | Page[JobView]:
     """Abort open jobs, by id or by filter; a dry run lists them only."""
     choice = body.choice(OPEN)
@@ -138,7 +139,7 @@ class RetryManyRequest(_SelectionRequest):
     state: Literal["failed", "aborted", "succeeded"] | None = None
 
 
-@ACTIONS.post("/v1/jobs/retry", needs=SCHEDULES, takes_s=_BATCH_TIMEOUT_S, opens="jobs")
+@ACTIONS.post("/v1/jobs/retry", needs=writes(SCHEDULE), takes_s=_BATCH_TIMEOUT_S, opens="jobs")
 async def retry_jobs(mesh: MeshServices, body: RetryManyRequest) -> Page[RetriedView] | Page[JobView]:
     """Retry ended jobs as new jobs, by id or by filter; a dry run lists them only."""
     page = await body.batch(mesh, body.choice((JobState.FAILED,)))

@@ -16,9 +16,9 @@ from vox_mesh.http.admission import Load
 from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
-from vox_mesh.http.principals.needs import OWNER, SCHEDULES, WORKS
+from vox_mesh.http.principals.needs import OWNER, READS_JOB, READS_OUTPUTS, writes
 from vox_mesh.http.problems import Problem
-from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.records import SCHEDULE, Job, JobState
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
 from vox_mesh.views.job_graph import GraphView, graph_around, graph_of_open
@@ -77,7 +77,7 @@ class ScheduleRequest(RequestModel):
         return len(self.manifests)
 
 
-@JOBS.post("/v1/jobs", needs=SCHEDULES, opens="jobs")
+@JOBS.post("/v1/jobs", needs=writes(SCHEDULE), opens="jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
     scheduled = await mesh.jobs.schedule_all(body.manifests, new=body.new, defer=body.defer)
@@ -179,7 +179,7 @@ async def repair_roster(mesh: MeshServices) -> RebuildView:
 # --- one job -------------------------------------------------------------------------------------------
 
 
-@JOBS.get("/v1/jobs/{job}")
+@JOBS.get("/v1/jobs/{job}", needs=READS_JOB)
 async def show_job(mesh: MeshServices, job: JobName) -> WholeJobView:
     """Show a job: state, manifest, attempts, progress, predecessors, successors and outputs."""
     return await show_whole_job(mesh, job)
@@ -196,7 +196,7 @@ class WaitQuery(RequestModel):
         return self.timeout
 
 
-@JOBS.get("/v1/jobs/{job}/wait", takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+@JOBS.get("/v1/jobs/{job}/wait", needs=READS_JOB, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
 async def wait_for_job(mesh: MeshServices, job: JobName, query: WaitQuery) -> JobView:
     """Wait until a job has ended, or for `timeout`; return its current state."""
     found = await mesh.jobs.find(job)
@@ -216,7 +216,9 @@ class LogsQuery(PageQuery):
         return self.wait
 
 
-@JOBS.get("/v1/jobs/{job}/logs", needs=WORKS, scope=Scope.WRITE, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT)
+@JOBS.get(
+    "/v1/jobs/{job}/logs", needs=READS_OUTPUTS, scope=Scope.WRITE, takes_s=_WAIT_TIMEOUT_S, load=Load.WAIT
+)
 async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> Page[PieceView]:
     """Read the output and log of a job; until it has ended, there is always a next page."""
     found = await mesh.jobs.find(job)
@@ -262,7 +264,11 @@ Bundle = Annotated[
 
 
 @JOBS.get(
-    "/v1/jobs/{job}/bundle", needs=WORKS, scope=Scope.WRITE, takes_s=_READ_ALL_TIMEOUT_S, load=Load.SCAN
+    "/v1/jobs/{job}/bundle",
+    needs=READS_OUTPUTS,
+    scope=Scope.WRITE,
+    takes_s=_READ_ALL_TIMEOUT_S,
+    load=Load.SCAN,
 )
 async def bundle_job(mesh: MeshServices, job: JobName) -> Bundle:
     """Return a bundle to verify a job's proof elsewhere; it must not be changed by a byte."""

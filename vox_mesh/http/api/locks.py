@@ -25,13 +25,14 @@ from vox_mesh.http.api.operations import (
     Wait,
 )
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.http.principals.needs import NOTHING, OWNER, READS, Need, reads_of_others
+from vox_mesh.http.principals.needs import NOTHING, OWNER, READS, Need, reads_of_others, writes
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.locks.path_guard import obstacles_in_steps, unlocked
-from vox_mesh.model.grants.capability import ACQUIRE, BREAK, Act
+from vox_mesh.model.grants.capability import ACQUIRE, Act
 from vox_mesh.model.locks.pattern_index import PatternIndex
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder
+from vox_mesh.model.oplog.op_names import BREAK
 from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
@@ -166,7 +167,7 @@ async def _release_unclaimed(mesh: MeshServices, held: AcquiredView) -> None:
 
 @LOCKS.post(
     "/v1/locks",
-    needs=Need((ACQUIRE,), _acts),
+    needs=Need(((ACQUIRE,),), _acts),
     status=HTTPStatus.CREATED,
     takes_s=MAX_WAIT_S + CALL_S,
     load=Load.LOCK_WAIT,
@@ -196,7 +197,7 @@ async def release_held_locks(mesh: MeshServices, body: ReleaseHeldRequest) -> li
     return [LockView.of(lock) for lock in released]
 
 
-@LOCKS.post("/v1/locks/break", needs=BREAK)
+@LOCKS.post("/v1/locks/break", needs=writes(BREAK))
 async def break_lock(mesh: MeshServices, body: BreakRequest) -> BrokenView:
     """Break the locks on a key, with all of their keys; the op log records it."""
     op_id, holders = await mesh.locks.break_lock(body.lock_key, body.reason)

@@ -141,7 +141,7 @@ def _acts(_: str, inputs: Mapping[str, Any]) -> Iterable[Act]:
     return [Act(SEND, inputs["body"].to)]
 
 
-@MESSAGES.post("/v1/messages", needs=Need((SEND,), _acts), status=HTTPStatus.CREATED, opens="messages")
+@MESSAGES.post("/v1/messages", needs=Need(((SEND,),), _acts), status=HTTPStatus.CREATED, opens="messages")
 async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageView]:
     """Send a message to an agent, a role or everyone; everyone gets a message each."""
     options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key", "agent_signature"})

@@ -9,8 +9,8 @@ from pydantic import Field
 from vox_mesh.errors import NotKnown
 from vox_mesh.http.api.operations import Operations, Text
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.http.principals.needs import OWNER
-from vox_mesh.model.nodes.liveness import STALE_MS
+from vox_mesh.http.principals.needs import writes
+from vox_mesh.model.nodes.liveness import REMOVE_NODE, STALE_MS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.nodes import NodeView, RemovedNodeView, with_standings
 from vox_mesh.views.roles import RolesView, RouteView, roles_of, routes_of
@@ -45,7 +45,7 @@ async def show_node(mesh: MeshServices, node_id: Text) -> NodeView:
     return NodeView.of(*found)
 
 
-@NODES.delete("/v1/nodes/{node_id}", needs=OWNER)
+@NODES.delete("/v1/nodes/{node_id}", needs=writes(REMOVE_NODE))
 async def remove_node(mesh: MeshServices, node_id: Text) -> RemovedNodeView:
     """Remove a node that has died or left."""
     return RemovedNodeView(await mesh.nodes.remove(node_id), node_id)

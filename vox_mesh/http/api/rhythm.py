@@ -10,10 +10,10 @@ from pydantic import Field
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery, bad_cursor
-from vox_mesh.http.principals.needs import NOTHING
+from vox_mesh.http.principals.needs import NOTHING, writes
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.model.documents.documents import MAX_BYTES
-from vox_mesh.model.grants.capability import SET_BUDGET, SET_TEMPO
+from vox_mesh.model.oplog import op_names
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.claims import MAX_NOTES, MAX_SCORE, MAX_TASK, MAX_WAITS, ClaimState, StatusClaim
 from vox_mesh.model.rhythm.policy import TempoPolicy, parse_policy
@@ -70,7 +70,7 @@ async def show_policy(mesh: MeshServices) -> PoliciesView:
     return await policies_of(mesh)
 
 
-@RHYTHM.put("/v1/rhythm/policy", needs=SET_TEMPO)
+@RHYTHM.put("/v1/rhythm/policy", needs=writes(op_names.SET_TEMPO))
 async def set_policy(mesh: MeshServices, body: PolicyRequest) -> PolicyView:
     """Set the policy from the same downbeat on every node, at least two bars ahead."""
     given = body.policy
@@ -93,13 +93,13 @@ async def show_incident(mesh: MeshServices) -> DeclaredView:
     return DeclaredView(await incident_of(mesh))
 
 
-@RHYTHM.put("/v1/rhythm/incident", needs=SET_TEMPO)
+@RHYTHM.put("/v1/rhythm/incident", needs=writes(op_names.DECLARE_INCIDENT))
 async def declare_incident(mesh: MeshServices, body: IncidentRequest) -> IncidentView:
     """Declare an incident: the tempo does not adapt until it is cleared."""
     return IncidentView.of(await mesh.rhythm.incidents.declare(body.reason))
 
 
-@RHYTHM.delete("/v1/rhythm/incident", needs=SET_TEMPO)
+@RHYTHM.delete("/v1/rhythm/incident", needs=writes(op_names.CLEAR_INCIDENT))
 async def clear_incident(mesh: MeshServices) -> IncidentView:
     """Clear the incident: the tempo may adapt again."""
     return IncidentView.of(await mesh.rhythm.incidents.clear())
@@ -244,7 +244,7 @@ async def list_budgets(mesh: MeshServices, query: BudgetsQuery) -> Page[BudgetVi
     return query.page_of([BudgetView.of(each) for each in found], lambda view: view.subject)
 
 
-@BUDGETS.put("/v1/budgets", needs=SET_BUDGET)
+@BUDGETS.put("/v1/budgets", needs=writes(op_names.SET_BUDGET))
 async def set_budget(mesh: MeshServices, body: BudgetRequest) -> BudgetView:
     """Set or remove the budget of an agent or account."""
     budgets = mesh.rhythm.budgets

@@ -10,9 +10,10 @@ from vox_mesh.errors import BadValue
 from vox_mesh.http.api.manifests import GivenManifest
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.model.grants.capability import ADD_CRON, DRAIN, REMOVE_CRON, SET_KIND
+from vox_mesh.http.principals.needs import writes
 from vox_mesh.model.jobs.manifest_fields import Kind
 from vox_mesh.model.jobs.rule import MAX_FIELDS
+from vox_mesh.model.oplog import op_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import (
     CronView,
@@ -48,13 +49,13 @@ class CronRequest(RequestModel):
     manifest: GivenManifest
 
 
-@CRONS.put("/v1/crons/{name}", needs=ADD_CRON)
+@CRONS.put("/v1/crons/{name}", needs=writes(op_names.ADD_CRON))
 async def add_cron(mesh: MeshServices, name: DefinitionName, body: CronRequest) -> CronView:
     """Add a cron; an identical one is unchanged, a different one of this name is refused."""
     return CronView.of(await mesh.crons.add(name, body.expression, body.manifest, body.timezone))
 
 
-@CRONS.delete("/v1/crons/{name}", needs=REMOVE_CRON)
+@CRONS.delete("/v1/crons/{name}", needs=writes(op_names.REMOVE_CRON))
 async def remove_cron(mesh: MeshServices, name: DefinitionName) -> RemovedCronView:
     """Remove a cron; jobs that it has scheduled stay."""
     await mesh.crons.remove(name)
@@ -80,13 +81,13 @@ class RuleRequest(RequestModel):
     manifest: GivenManifest
 
 
-@RULES.put("/v1/rules/{name}", needs=ADD_CRON)
+@RULES.put("/v1/rules/{name}", needs=writes(op_names.ADD_RULE))
 async def add_rule(mesh: MeshServices, name: DefinitionName, body: RuleRequest) -> RuleView:
     """Add a rule; an identical one is unchanged, a different one of this name is refused."""
     return RuleView.of(await mesh.rules.add(name, body.op_kind, body.manifest, body.fields))
 
 
-@RULES.delete("/v1/rules/{name}", needs=REMOVE_CRON)
+@RULES.delete("/v1/rules/{name}", needs=writes(op_names.REMOVE_RULE))
 async def remove_rule(mesh: MeshServices, name: DefinitionName) -> RemovedRuleView:
     """Remove a rule; jobs that it has scheduled stay."""
     await mesh.rules.remove(name)
@@ -106,14 +107,14 @@ async def list_kinds(mesh: MeshServices, query: PageQuery) -> Page[KindView]:
     )
 
 
-@KINDS.post("/v1/kinds/{kind}/pause", needs=SET_KIND)
+@KINDS.post("/v1/kinds/{kind}/pause", needs=writes(op_names.SET_KIND))
 async def pause_kind(mesh: MeshServices, kind: Kind) -> KindView:
     """Stop the claiming of jobs of a kind; running ones go on."""
     await mesh.job_kinds.pause(kind)
     return KindView.of(await rules_of(mesh, kind))
 
 
-@KINDS.post("/v1/kinds/{kind}/resume", needs=SET_KIND)
+@KINDS.post("/v1/kinds/{kind}/resume", needs=writes(op_names.SET_KIND))
 async def resume_kind(mesh: MeshServices, kind: Kind) -> KindView:
     """Allow the claiming of jobs of a kind again."""
     await mesh.job_kinds.resume(kind)
@@ -153,7 +154,7 @@ class KindRequest(RequestModel):
         return limits
 
 
-@KINDS.patch("/v1/kinds/{kind}", needs=SET_KIND)
+@KINDS.patch("/v1/kinds/{kind}", needs=writes(op_names.SET_KIND))
 async def change_kind(mesh: MeshServices, kind: Kind, body: KindRequest) -> KindView:
     """Change the limits of a kind, or whether its inference is audited."""
     limits, is_audit = body.limits, "audited" in body.model_fields_set
@@ -175,14 +176,14 @@ async def list_workers(mesh: MeshServices, query: PageQuery) -> Page[WorkerView]
     return query.page_of(await workers(mesh), lambda worker: worker.node_id)
 
 
-@WORKERS.put("/v1/workers/{node_id}/drain", needs=DRAIN)
+@WORKERS.put("/v1/workers/{node_id}/drain", needs=writes(op_names.DRAIN_NODE))
 async def drain_worker(mesh: MeshServices, node_id: Text) -> WorkerView:
     """Stop a node from claiming jobs, until undone; running ones go on."""
     await mesh.job_kinds.drain(node_id)
     return await find_worker(mesh, node_id)
 
 
-@WORKERS.delete("/v1/workers/{node_id}/drain", needs=DRAIN)
+@WORKERS.delete("/v1/workers/{node_id}/drain", needs=writes(op_names.UNDRAIN_NODE))
 async def undrain_worker(mesh: MeshServices, node_id: Text) -> WorkerView:
     """Let a node claim jobs again."""
     await mesh.job_kinds.undrain(node_id)

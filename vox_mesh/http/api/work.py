@@ -14,14 +14,14 @@ from vox_mesh.http.admission import Load
 from vox_mesh.http.api.job_actions import Reason
 from vox_mesh.http.api.jobs import JobName
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Seconds, Text, Wait
-from vox_mesh.http.principals.needs import NOTHING, WORKS, receives
+from vox_mesh.http.principals.needs import NOTHING, reads_of_others, receives, writes
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.jobs.work.reports import MAX_DELAY_S, Report, failed, needs_input, succeeded, yielded
 from vox_mesh.jobs.work.requests import MAX_REQUEST_ID
-from vox_mesh.jobs.work.work import MAX_AT_ONCE, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
+from vox_mesh.jobs.work.wanted import MAX_AT_ONCE, MAX_CAPACITY, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
 from vox_mesh.model.grants.capability import TAKE
 from vox_mesh.model.jobs.bundle import base64_content
-from vox_mesh.model.jobs.question import MAX_CHOICES, MAX_TEXT, Question
+from vox_mesh.model.jobs.question import ANSWER, MAX_CHOICES, MAX_TEXT, Question
 from vox_mesh.model.messages.records import inbox_names
 from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.runtime.services import MeshServices
@@ -68,13 +68,15 @@ _MAX_MESSAGES: Final = 100
 class TakeRequest(RequestModel):
     """The kinds of jobs, or prefixes such as `build.*`; how many, how long to wait, and the lease.
 
-    A request that is sent again with its `request_id`, because its answer was lost, gets the same jobs.
+    With `capacity`, it takes no more than the agent may hold in total. A request that is sent again with its
+    `request_id`, because its answer was lost, gets the same jobs.
     """
 
     kinds: Annotated[list[Text], Field(min_length=1, max_length=MAX_KINDS, default_factory=lambda: ["*"])]
     count: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = 1
     wait: Wait = 0.0
     lease: Lease | None = None
+    capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
     request_id: Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID)] | None = None
 
     @property
@@ -106,6 +108,7 @@ async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
         count=body.count,
         wait=body.wait,
         lease=body.lease,
+        capacity=body.capacity,
         request_id=body.request_id,
     )
     return [TakenView.of(each) for each in taken]
@@ -282,7 +285,7 @@ class QuestionsQuery(RequestModel):
     to: Text | None = None
 
 
-@WORK.get("/v1/jobs/questions")
+@WORK.get("/v1/jobs/questions", needs=reads_of_others("to", "query"))
 async def list_questions(mesh: MeshServices, query: QuestionsQuery) -> list[AskedView]:
     """List the questions of jobs that wait for an answer, the oldest first."""
     return [AskedView.of(each) for each in await mesh.jobs.questions.open(query.to)]
@@ -294,7 +297,7 @@ class JobAnswerRequest(RequestModel):
     answer: Any
 
 
-@WORK.post("/v1/jobs/{job}/answer", needs=WORKS)
+@WORK.post("/v1/jobs/{job}/answer", needs=writes(ANSWER))
 async def answer_question(mesh: MeshServices, job: JobName, body: JobAnswerRequest) -> AskedView:
     """Answer the question of a job, which can be taken again with the answer."""
     return AskedView.of(await mesh.jobs.questions.answer(await mesh.jobs.find(job), body.answer))

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from vox_mesh.http.api.operations import Operations, RequestModel
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.http.principals.needs import SCHEDULES
+from vox_mesh.http.principals.needs import writes
+from vox_mesh.model.jobs.records import SCHEDULE
 from vox_mesh.model.jobs.workflow import MAX_JOBS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.workflows import RunView, WholeRunView
@@ -31,7 +32,7 @@ class RunRequest(RequestModel):
         return min(len(jobs), MAX_JOBS) if isinstance(jobs, dict) and jobs else 1
 
 
-@WORKFLOWS.post("/v1/workflows", needs=SCHEDULES, opens="jobs")
+@WORKFLOWS.post("/v1/workflows", needs=writes(SCHEDULE), opens="jobs")
 async def run_workflow(mesh: MeshServices, body: RunRequest) -> WholeRunView:
     """Start a new run of a workflow; commands without `cwd` run in empty folders."""
     return WholeRunView.of(await mesh.workflows.run(body.workflow, body.params))

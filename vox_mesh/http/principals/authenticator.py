@@ -104,7 +104,9 @@ class AgentAuthenticator:
         now_ms, refused = self._now_ms(), HTTPStatus.UNAUTHORIZED
         if signature.audience != str(self.audience):
             detail = "request is signed for another node"
-            return Problem(refused, "signature_of_other_node", detail, f"sign it for {self.audience}")
+            audience = str(self.audience)
+            hint = f"sign it for {audience}"
+            return Problem(refused, "signature_of_other_node", detail, hint, audience=audience)
         if abs(now_ms - signature.time_ms) > MAX_SKEW_MS or self._nonces.is_too_old(signature.time_ms):
             detail = (
                 f"signature must be at most {MAX_SKEW_MS // 1_000} s old, and made since the node's start"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from vox_mesh.errors import AWAY, MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.queries import Claimable
+from vox_mesh.jobs.work.takes import held_count
+from vox_mesh.jobs.work.wanted import WantedJobs
 from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
 from vox_mesh.jobs.worker.claim_round import NOW, ClaimRound, NextLook, ReadPlan
@@ -47,19 +49,12 @@ GiveBack = Callable[[AgentAttestation, Sequence[Claimed]], Awaitable[None]]
 class WaitingAgent:
     """An agent that waits for jobs of some kinds."""
 
-    def __init__(
-        self,
-        attested: AgentAttestation,
-        patterns: Sequence[str],
-        count: int,
-        lease_ms: int | None,
-        limits: WorkerLimits,
-    ) -> None:
+    def __init__(self, attested: AgentAttestation, wanted: WantedJobs, limits: WorkerLimits) -> None:
         self.attested = attested
-        self.patterns = patterns
-        self.count = count
-        self.lease_ms = lease_ms
+        self.wanted = wanted
         self.limits = limits
+        self.room = wanted.at_once
+        """How many jobs it may be given now."""
         self.is_patient = True
         """Whether it waits for jobs that are not there yet."""
         self.claimed: asyncio.Future[list[Claimed]] = asyncio.get_running_loop().create_future()
@@ -68,7 +63,7 @@ class WaitingAgent:
 
     def wants(self, kind: str) -> bool:
         """Return whether the agent takes jobs of a kind."""
-        return covers(kind, self.patterns) and (self.granted is None or kind in self.granted)
+        return covers(kind, self.wanted.patterns) and (self.granted is None or kind in self.granted)
 
     def fail(self, error: Exception) -> None:
         """Report an error to the agent, unless it has gone."""
@@ -190,10 +185,15 @@ class Taker:
         for request in asked if self._permits.are_in_use else ():
             agent = request.attested.agent
             request.granted = await self._permits.granted(agent, present, taking_act)
+        for request in asked:
+            if request.wanted.capacity is not None:
+                held = await held_count(self._store, request.attested.agent)
+                request.room = min(request.wanted.at_once, request.wanted.capacity - held)
         able = [
             request
             for request in asked
-            if self._chooser.can_spend(request.attested.agent)
+            if request.room > 0
+            and self._chooser.can_spend(request.attested.agent)
             and not (await request.limits.blocked_claims()).is_all
         ]
         looks = [await self._look_for(group, present) for group in self._by_budget(able)]
@@ -212,7 +212,7 @@ class Taker:
         """Survey the queue for agents with the same budgets, and claim jobs for them."""
         kinds = [kind for kind in present if any(request.wants(kind) for request in able)]
         blocked = (await able[0].limits.blocked_claims()) if able else ClaimBlock()
-        wanted = sum(request.count for request in able)
+        wanted = sum(request.room for request in able)
         agent = able[0].attested.agent if able else None
         survey = await self._round.survey(kinds, wanted, blocked, (), agent)
         choice = self._chooser.choose(survey.jobs, max(1, wanted), len(survey.jobs), is_deep=survey.is_deep)
@@ -275,12 +275,13 @@ class Taker:
     async def _claim_by(self, request: WaitingAgent, jobs: Sequence[Job], permit: Permit) -> list[Claimed]:
         """Claim jobs by a permit; by a grant with limits, one at a time."""
         request.attested = request.attested._replace(grant=permit.grant_id)
+        permit = permit._replace(capacity=request.wanted.capacity)
         jobs, lease_of = jobs if permit.limits is None else jobs[:1], partial(self._lease_of, request)
         with acting_as(permit.agent):
             return [each async for each in self._round.claim(jobs, lease_of, permit)]
 
     def _lease_of(self, request: WaitingAgent, job: Job) -> int:
-        usual = request.lease_ms or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
+        usual = request.wanted.lease_ms or self._chooser.rules_of(job.kind).lease_ms or DEFAULT_LEASE_MS
         return self._leases.ms_to_boundary(job) or job.lease_ms or usual
 
 
@@ -297,7 +298,7 @@ def _share_out(
     shares: dict[WaitingAgent, list[Claimable]] = {}
     for job in jobs:
         for request in asked:
-            if len(shares.get(request, ())) < request.count and request.wants(job.kind):
+            if len(shares.get(request, ())) < request.room and request.wants(job.kind):
                 shares.setdefault(request, []).append(job)
                 break
     return shares

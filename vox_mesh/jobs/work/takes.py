@@ -124,6 +124,11 @@ class JobTakes:
         return (await self._store.read(_SQL["logged_chars"], values, fresh=True)).value or 0
 
 
+async def held_count(store: Store, agent: str) -> int:
+    """Return how many jobs an agent holds, through any node; expired leases do not count."""
+    return (await store.read(_SQL["held_count"], (*store.mesh_id, agent))).value or 0
+
+
 async def forget_takes(store: Store) -> None:
     """Remove the takes whose claims are over."""
     if (await store.read(_SQL["is_any_over"], store.mesh_id)).value:

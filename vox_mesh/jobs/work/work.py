@@ -30,6 +30,7 @@ from vox_mesh.jobs.work.reports import Report, ReportedOutcome, ReportedUsage, u
 from vox_mesh.jobs.work.requests import TakeRequests
 from vox_mesh.jobs.work.taker import Taker, WaitingAgent, taking_act
 from vox_mesh.jobs.work.takes import HeldTake, JobTakes, KnownTake, stale_claim
+from vox_mesh.jobs.work.wanted import WantedJobs, lease_ms_of
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
@@ -40,11 +41,11 @@ from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_of
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation
-from vox_mesh.model.jobs.records import HELD, Job, JobState, check_pattern
+from vox_mesh.model.jobs.records import HELD, Job, JobState
 from vox_mesh.model.jobs.taken_job import TakenJob as TakenJob
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.rhythm.costs import NOTHING
@@ -59,13 +60,6 @@ from vox_mesh.rhythm.token_ledger import AttemptCharge
 from vox_mesh.store.acting import acting_as
 from vox_mesh.store.script import Outcome
 from vox_mesh.store.store import Store
-
-MAX_AT_ONCE: Final = 100
-"""The jobs that one request may take."""
-
-MAX_KINDS: Final = 64
-MIN_LEASE_S: Final = 1.0
-MAX_LEASE_S: Final = 86_400.0
 
 
 class AgentWork:
@@ -156,38 +150,27 @@ class AgentWork:
         count: int = 1,
         wait: Duration = 0.0,
         lease: Duration | None = None,
+        capacity: int | None = None,
         request_id: str | None = None,
     ) -> list[TakenJob]:
         """Take up to `count` ready jobs of these kinds, and wait for one if there is none.
 
+        `capacity`: how many jobs the agent wants to hold at most in total, through all nodes.
         `lease` counts unless the job has a lease of its own. Commands must be named: they are of kind `exec`.
         An agent that repeats a `request_id` gets the jobs again that it was given under it, and no others.
         """
         attested = AgentAttestation(checked_agent(agent))
-        if not 1 <= count <= MAX_AT_ONCE:
-            raise BadValue(f"count must be between 1 and {MAX_AT_ONCE}, got {count}")
-        if not 1 <= len(kinds) <= MAX_KINDS:
-            raise BadValue(f"kinds must be between 1 and {MAX_KINDS}, got {len(kinds)}")
-        patterns = [check_pattern(each) for each in kinds]
-        wait_s, lease_ms = seconds_of("wait", wait), None if lease is None else _lease_ms(lease)
-        await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in patterns])
+        wanted = WantedJobs.of(kinds, count, lease, capacity)
+        wait_s = seconds_of("wait", wait)
+        await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in wanted.patterns])
         if request_id is None:
-            return await self._take(attested, patterns, count, wait_s, lease_ms)
-        return await self._requests.answer(
-            (agent, request_id), lambda: self._take(attested, patterns, count, wait_s, lease_ms)
-        )
+            return await self._take(attested, wanted, wait_s)
+        return await self._requests.answer((agent, request_id), lambda: self._take(attested, wanted, wait_s))
 
-    async def _take(
-        self,
-        attested: AgentAttestation,
-        patterns: Sequence[str],
-        count: int,
-        wait_s: float,
-        lease_ms: int | None,
-    ) -> list[TakenJob]:
+    async def _take(self, attested: AgentAttestation, wanted: WantedJobs, wait_s: float) -> list[TakenJob]:
         until, limits = self._monotonic() + wait_s, self._limits_of(attested)
         while True:
-            request = WaitingAgent(attested, patterns, count, lease_ms, limits)
+            request = WaitingAgent(attested, wanted, limits)
             claimed = await self._taker.take(request, max(0.0, until - self._monotonic()))
             taken = await self._begin_all(request.attested, limits, claimed)
             if taken or not claimed:
@@ -238,6 +221,11 @@ class AgentWork:
     async def _give_back(self, attested: AgentAttestation, claimed: Sequence[Claimed]) -> None:
         await asyncio.gather(*(self._finisher.finish(_unreceived(each.job, attested)) for each in claimed))
 
+    async def is_held_by(self, agent: str, job: Job) -> bool:
+        """Return whether an agent has taken a job last."""
+        _, take = await self._takes.find(job.job_id)
+        return take is not None and take.attested.agent == agent
+
     # --- while it is held ------------------------------------------------------------------------
 
     async def renew(
@@ -248,7 +236,7 @@ class AgentWork:
         If the attempt has exceeded a limit, the job ends, and the error says so.
         """
         take = await self._held(reference, claim_token)
-        lease_ms = take.lease_ms if lease is None else _lease_ms(lease)
+        lease_ms = take.lease_ms if lease is None else lease_ms_of(lease)
         limits = await self._resumed_limits(take)
         if (exceeded := await self._exceeded(take, limits, NO_USAGE)) is not None:
             result = AttemptResult(take.job, JobState.FAILED, exceeded.line, finished_ms=self._clock.now_ms)
@@ -469,11 +457,6 @@ _ENDS: Final = {
     ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
     ReportedOutcome.FAILED: JobState.FAILED,
 }
-
-
-def _lease_ms(lease: Duration) -> int:
-    hint = "for example 60s; the longest lease is 1d"
-    return round(1_000 * checked_seconds("lease", lease, MIN_LEASE_S, MAX_LEASE_S, hint=hint))
 
 
 def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:

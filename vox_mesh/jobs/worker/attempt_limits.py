@@ -348,9 +348,8 @@ class AttemptLimits:
             moments.append(end_ms)
             if now_ms >= end_ms:
                 self._stop(OverBudget(hard_end_reason(subject, budget)))
-        if budget.max_bu is not None:
-            stop_bu = budget.thresholds.work * budget.max_bu - standing.bu
-            moments.append(timeline.after(self._began_ms, max(0.0, stop_bu)) + 1)
+        if budget.stop_bu is not None:
+            moments.append(timeline.after(self._began_ms, max(0.0, budget.stop_bu - standing.bu)) + 1)
             self._check_units(subject, budget, standing.bu + self.beats)
         return moments
 

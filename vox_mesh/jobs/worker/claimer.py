@@ -10,7 +10,7 @@ import orjson
 
 from vox_mesh.errors import LimitReached, MeshError, NotGranted, Refused
 from vox_mesh.jobs.queries import Claimable, JobQueries
-from vox_mesh.jobs.transitions import OUTSIDE, ROUTES_CHANGED, JobTransitions
+from vox_mesh.jobs.transitions import AT_CAPACITY, OUTSIDE, ROUTES_CHANGED, JobTransitions
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.finisher import Finisher
@@ -207,7 +207,7 @@ class JobClaimer:
         if isinstance(claim, Refused) and claim.reason == ROUTES_CHANGED:
             self._chooser.invalidate_routes()
             return []
-        if isinstance(claim, Refused) and claim.reason == OUTSIDE:
+        if isinstance(claim, Refused) and claim.reason in (OUTSIDE, AT_CAPACITY):
             return []
         is_slow = self._monotonic() - sent > _SLOW_S
         if short and isinstance(claim, Refused) and (len(jobs) > 1 or is_slow):

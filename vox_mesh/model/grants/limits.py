@@ -1,17 +1,25 @@
-"""Limits: how often an act may be done by a grant, and how many of its items may be open.
+"""Limits: how often an act may be done by a grant, how many of its items may be open, and its budget.
 
 What is done by a delegation is also done by the grants before it in its chain, and counts against theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+from vox_mesh.errors import BadValue
 from vox_mesh.model.base.durations import short_duration
-from vox_mesh.model.grants.capability import Act, Capability
+from vox_mesh.model.grants.capability import EXECUTE, SCHEDULE, Act, Capability
 from vox_mesh.model.grants.grant import Grant
+from vox_mesh.model.rhythm.budgets import Budget
+
+MILLI: Final = 1_000
+"""Beats are counted in thousandths: sums of fractions would not be exact."""
+
+_MAX_COST: Final = 2**53
 
 
 class ItemKind(StrEnum):
@@ -94,3 +102,37 @@ def limited_uses(chain: Iterable[Grant], uses: Sequence[Use]) -> list[LimitedUse
             for place, items in by_place.items()
         ]
     return found
+
+
+class GrantBudget(NamedTuple):
+    """The budget of a grant, in thousandths of beats: what the jobs that are scheduled by it may cost."""
+
+    grant_id: str
+    mbu: int
+
+    def hint(self, reserved_mbu: int) -> str:
+        """Return what to do after it was exceeded."""
+        left = max(0, self.mbu - reserved_mbu) / MILLI
+        return (
+            f"grant {self.grant_id} has {left:g} of {self.mbu / MILLI:g} beats left:"
+            " give the jobs a smaller max_bu, or ask the owner for another grant"
+        )
+
+
+def budgets_of(chain: Iterable[Grant], acts: Iterable[Act]) -> list[GrantBudget]:
+    """Return the budgets that these acts use of, in a grant and the ones it was delegated from."""
+    if not any(act.action in (SCHEDULE, EXECUTE) for act in acts):
+        return []
+    found = ((grant.grant_id, grant.terms.budget) for grant in chain)
+    return [GrantBudget(grant_id, budget * MILLI) for grant_id, budget in found if budget is not None]
+
+
+def most_cost(kind: str, core: Mapping[str, Any]) -> int:
+    """Return what a job may cost, in thousandths of beats. Raises `BadValue` if it is not limited."""
+    stop_bu = Budget.of_document(core.get("budget") or {}).stop_bu
+    if stop_bu is None:
+        raise BadValue(
+            f"job of kind {kind} must have a budget with max_bu, since the grant has a budget",
+            hint='add a budget to the job, such as {"max_bu": 10}',
+        )
+    return min(math.ceil(stop_bu * MILLI), _MAX_COST)

@@ -7,8 +7,7 @@ it writes them itself, or what leads to them was checked. Ops that users author 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.grants.capability import (
@@ -34,14 +33,25 @@ from vox_mesh.model.grants.capability import (
     Act,
 )
 from vox_mesh.model.jobs import question, records
+from vox_mesh.model.jobs.workflow_run import bind, bindings_of
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
 
 _MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or rule
+_BOUND_WORD: Final = 2  # the length of the path of a word or variable of a command
 
-FindNeeds = Callable[[Any], "list[Act]"]
-"""Returns the acts of an op by its payload."""
+_SCHEDULING: Final = (SCHEDULE, EXECUTE)
+
+
+class OpNeed(NamedTuple):
+    """What ops of a kind need."""
+
+    actions: tuple[tuple[str, ...], ...]
+    """The actions, whatever the payload: of each group, one is needed."""
+
+    find: Callable[[Any], list[Act]]
+    """Returns the acts of an op by its payload."""
 
 
 def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
@@ -52,6 +62,10 @@ def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
 def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
     if kind != records.EXEC:
         return Act(SCHEDULE, kind)
+    bindings = bindings_of(core)
+    if any(len(each.path) != _BOUND_WORD for each in bindings):
+        return Act(EXECUTE)  # whole parts of the command are not known yet
+    core = bind(core, {each.path: each.pattern for each in bindings})  # as it will run
     words = [*(core.get("command") or []), *(core.get("args") or [])]
     names = [*(core.get("env") or {}), *(core.get("env_from") or {})]
     return Act(EXECUTE, None, words[0] if words else "", tuple(words[1:]), frozenset(names))
@@ -75,44 +89,48 @@ def _of_yield(payload: Any) -> list[Act]:
     return _of_ends(payload) if payload.get("by_hand") is True else []
 
 
-def _of_definitions(action: str, name: str, payload: Any) -> list[Act]:
+def _defines(action: str, name: str) -> OpNeed:
     """Return what a cron or rule needs: to be added, and to schedule the jobs that it will schedule."""
-    cores = [parse(each[_MANIFEST]) for each in payload[name].values()]
-    jobs = scheduling_acts((core.get("kind") or records.EXEC, core) for core in cores)
-    return [Act(action), *jobs]
+
+    def find(payload: Any) -> list[Act]:
+        cores = [parse(each[_MANIFEST]) for each in payload[name].values()]
+        jobs = scheduling_acts((core.get("kind") or records.EXEC, core) for core in cores)
+        return [Act(action), *jobs]
+
+    return OpNeed(((action,), _SCHEDULING), find)
 
 
-def _always(action: str, _: Any) -> list[Act]:
-    return [Act(action)]
+def _always(action: str) -> OpNeed:
+    return OpNeed(((action,),), lambda _: [Act(action)])
 
 
-NEEDS: Final[Mapping[str, FindNeeds]] = {
-    records.SCHEDULE: _of_jobs,
-    records.ABORT: _of_ends,
-    records.YIELD: _of_yield,
-    question.ANSWER: lambda payload: [Act(ANSWER, payload.get("kind"))],
-    op_names.BREAK: lambda payload: [Act(BREAK, payload["key"])],
-    op_names.RESOLVE: partial(_always, RESOLVE),
-    op_names.ADD_CRON: partial(_of_definitions, ADD_CRON, "crons"),
-    op_names.REMOVE_CRON: partial(_always, REMOVE_CRON),
-    op_names.ADD_RULE: partial(_of_definitions, ADD_RULE, "rules"),
-    op_names.REMOVE_RULE: partial(_always, REMOVE_RULE),
-    op_names.SET_KIND: partial(_always, SET_KIND),
-    op_names.DRAIN_NODE: partial(_always, DRAIN),
-    op_names.UNDRAIN_NODE: partial(_always, DRAIN),
-    REMOVE_NODE: partial(_always, DRAIN),
-    op_names.SET_BUDGET: partial(_always, SET_BUDGET),
-    op_names.REMOVE_BUDGET: partial(_always, SET_BUDGET),
-    op_names.SET_TEMPO: partial(_always, SET_TEMPO),
-    op_names.DECLARE_INCIDENT: partial(_always, SET_TEMPO),
-    op_names.CLEAR_INCIDENT: partial(_always, SET_TEMPO),
-    verification.DESIGNATE: partial(_always, DESIGNATE),
-    verification.ROUTE: partial(_always, ROUTE),
-    verification.REKEY: partial(_always, REKEY),
+NEEDS: Final[Mapping[str, OpNeed]] = {
+    records.SCHEDULE: OpNeed((_SCHEDULING,), _of_jobs),
+    records.ABORT: OpNeed(((ABORT,),), _of_ends),
+    records.YIELD: OpNeed(((ABORT,),), _of_yield),
+    question.ANSWER: OpNeed(((ANSWER,),), lambda payload: [Act(ANSWER, payload.get("kind"))]),
+    op_names.BREAK: OpNeed(((BREAK,),), lambda payload: [Act(BREAK, payload["key"])]),
+    op_names.RESOLVE: _always(RESOLVE),
+    op_names.ADD_CRON: _defines(ADD_CRON, "crons"),
+    op_names.REMOVE_CRON: _always(REMOVE_CRON),
+    op_names.ADD_RULE: _defines(ADD_RULE, "rules"),
+    op_names.REMOVE_RULE: _always(REMOVE_RULE),
+    op_names.SET_KIND: _always(SET_KIND),
+    op_names.DRAIN_NODE: _always(DRAIN),
+    op_names.UNDRAIN_NODE: _always(DRAIN),
+    REMOVE_NODE: _always(DRAIN),
+    op_names.SET_BUDGET: _always(SET_BUDGET),
+    op_names.REMOVE_BUDGET: _always(SET_BUDGET),
+    op_names.SET_TEMPO: _always(SET_TEMPO),
+    op_names.DECLARE_INCIDENT: _always(SET_TEMPO),
+    op_names.CLEAR_INCIDENT: _always(SET_TEMPO),
+    verification.DESIGNATE: _always(DESIGNATE),
+    verification.ROUTE: _always(ROUTE),
+    verification.REKEY: _always(REKEY),
     # Who may do everything may also say, with the owner's key, what others may do.
-    **dict.fromkeys((verification.ADMIT_NODE, *verification.OWNER_GRANTS), partial(_always, EVERYTHING)),
+    **dict.fromkeys((verification.ADMIT_NODE, *verification.OWNER_GRANTS), _always(EVERYTHING)),
 }
-"""What each kind of op needs, by its payload."""
+"""What each kind of op needs."""
 
 
 def is_checked(kind: str) -> bool:
@@ -122,9 +140,9 @@ def is_checked(kind: str) -> bool:
 
 def acts_of_op(kind: str, payload: str) -> list[Act]:
     """Return the acts of an op; none if it needs no grant. Raises one of `READ_ERRORS`."""
-    find = NEEDS.get(kind)
-    if find is not None:
-        return find(parse(payload))
+    need = NEEDS.get(kind)
+    if need is not None:
+        return need.find(parse(payload))
     return [] if kind in op_names.INTERNAL_KINDS else [Act(APPEND, kind)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
@@ -131,6 +132,12 @@ class Binding(NamedTuple):
     def jobs(self) -> list[str]:
         """Return the ULIDs of the jobs whose outputs it needs."""
         return [each["job"] for each in self.parts if "job" in each]
+
+    @property
+    def pattern(self) -> str:
+        """Return what is known of the value before there are outputs: all of it, or how it begins and `*`."""
+        texts = [each["text"] for each in takewhile(lambda each: "text" in each, self.parts)]
+        return "".join(texts) + ("" if len(texts) == len(self.parts) else "*")
 
     def value(self, outputs: Mapping[str, Any]) -> Any:
         """Return the value with the outputs of these jobs; a payload that is one output keeps its type."""

@@ -216,6 +216,11 @@ class Budget(BaseModel):
             limits[money.resource] = SpendLimit(money.micros, reserve)
         return limits
 
+    @property
+    def stop_bu(self) -> float | None:
+        """The beats at which work is stopped."""
+        return None if self.max_bu is None else self.thresholds.work * self.max_bu
+
     # --- consequences --------------------------------------------------------------------------------------
 
     def hard_end_ms(self, timeline: Timeline, since_ms: int) -> int | None:

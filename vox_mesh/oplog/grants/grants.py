@@ -39,6 +39,10 @@ MAX_DELEGATIONS: Final = 64
 _SQL: Final = named("grants")
 _PRUNED_AT_ONCE: Final = 100
 _MAX_VALIDITY_S: Final = 10 * 366 * 86_400.0
+_SKEW_MS: Final = 60_000
+"""A grant begins this long before it is issued: it counts from its entry in the log on, and a node whose
+clock is behind must not refuse it until then."""
+
 _NOT_IN_FORCE: Final = "grant_not_in_force"
 _NOT_ADMITTED: Final = "agent_not_admitted"
 _TOO_MANY: Final = "too_many_agents"
@@ -204,11 +208,11 @@ class Grants:
     ) -> Terms:
         # What asks for approval comes last, as in the document.
         found = sorted(capabilities_of(lines), key=lambda each: each.asks)
-        from_ms, until_ms = self._clock.now_ms, None
+        now_ms, until_ms = self._clock.now_ms, None
         if lasts is not None:
             seconds = checked_seconds("lasts", lasts, 0.001, _MAX_VALIDITY_S, hint="for example 8h")
-            until_ms = from_ms + round(seconds * 1_000)
-        return Terms(tuple(found), from_ms, until_ms, budget, delegations)
+            until_ms = now_ms + round(seconds * 1_000)
+        return Terms(tuple(found), now_ms - _SKEW_MS, until_ms, budget, delegations)
 
     async def _record(self, kind: str, grant: Grant, signed: SignedGrant, guard: Statement) -> None:
         terms = grant.terms

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from vox_mesh.errors import MeshError
-from vox_mesh.model.grants.capability import Act, Capability
+from vox_mesh.model.grants.capability import READ, RECEIVE, TAKE, Act, Capability
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.locks.patterns import prefix_covers
 from vox_mesh.nodes.clock import MeshClock
@@ -19,6 +19,9 @@ from vox_mesh.oplog.grants.grant_log import GrantLog
 _REUSE_S: Final = 1.0
 _PATIENCE_S: Final = 0.5
 """How long a request waits for news, if something is known already."""
+
+_NEVER_ASKED: Final = frozenset({READ, RECEIVE, TAKE})
+"""Actions that write no op which could be approved: for reading, no one decides again."""
 
 
 class KnownAgents:
@@ -83,13 +86,17 @@ class KnownAgents:
 
     def may_try(self, agent: str, actions: Sequence[str]) -> bool:
         """Return whether a grant in force allows one of these actions on anything, or after an approval."""
-        found = [each.act.action for each in self._capabilities(agent)]
-        return any(prefix_covers(own, action) for own in found for action in actions)
+        found = list(self._capabilities(agent))
+        return any(
+            prefix_covers(own.act.action, action) and _lets_try(own, action)
+            for own in found
+            for action in actions
+        )
 
     def may_ask_for(self, agent: str, acts: Sequence[Act]) -> bool:
         """Return whether grants in force allow all of these acts, or after an approval."""
-        found = [each.act for each in self._capabilities(agent)]
-        return all(any(own.covers(act) for own in found) for act in acts)
+        found = list(self._capabilities(agent))
+        return all(any(own.act.covers(act) and _lets_try(own, act.action) for own in found) for act in acts)
 
     def _capabilities(self, agent: str) -> Iterator[Capability]:
         now_ms = self._clock.now_ms
@@ -97,3 +104,8 @@ class KnownAgents:
             is_own = record.grant.agent == agent and not record.is_revoked
             if is_own and record.grant.terms.is_valid_at(now_ms):
                 yield from record.grant.terms.capabilities
+
+
+def _lets_try(capability: Capability, action: str) -> bool:
+    """Return whether an action may be tried by a capability: if it asks, only what can be approved."""
+    return not capability.asks or action not in _NEVER_ASKED

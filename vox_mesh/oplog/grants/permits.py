@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # most meshes have no grants
     from vox_mesh.model.grants.capability import Act
     from vox_mesh.model.grants.grant import Grant
     from vox_mesh.model.grants.history import GrantHistory
-    from vox_mesh.model.grants.limits import Use
+    from vox_mesh.model.grants.limits import GrantBudget, Use
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.usage import GrantLimits
 
@@ -80,7 +80,9 @@ class Permit(NamedTuple):
     mesh: tuple[str, str] | None
     approval: ApprovalStep | None = None
     limits: GrantLimits | None = None
-    """The rates and limits of the grant that concern the acts, if there are any."""
+    """The rates, limits and budgets of the grant that concern the acts, if there are any."""
+    capacity: int | None = None
+    """How many jobs the agent wants to hold at most, if it takes jobs and has said so."""
 
     @property
     def guards(self) -> tuple[Statement, ...]:
@@ -92,6 +94,11 @@ class Permit(NamedTuple):
     def usage(self) -> tuple[Statement, ...]:
         """Return the statements that count what is used of the limits, and refuse what exceeds them."""
         return () if self.limits is None else self.limits.statements
+
+    @property
+    def budgets(self) -> Sequence[GrantBudget]:
+        """Return the budgets of the grant, and of the ones it was delegated from, that the acts use of."""
+        return () if self.limits is None else self.limits.budgets
 
     def using(self, uses: Callable[[], Iterable[Use]]) -> Permit:
         """Count these uses, which are worked out only if there are limits. By default, each act is one."""
@@ -339,11 +346,11 @@ class Permits:
         return Permit(agent, self._writer.identity.node_id, grant_id, self._store.mesh_id)
 
     def limits_of(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
-        """Return the rates and limits of a grant that concern acts, if there are any."""
+        """Return the rates, limits and budgets of a grant that concern acts, if there are any."""
         from vox_mesh.oplog.grants.usage import GrantLimits
 
         limits = GrantLimits(self._store.mesh_id, history.chain(grant.grant_id), acts)
-        return limits if limits.uses else None
+        return limits if limits.uses or limits.budgets else None
 
     def _grant_for(self, agent: str, acts: Sequence[Act], history: GrantHistory) -> Grant | None:
         """Return the grant by which an agent may do all of these acts, or `None` if it needs none.

@@ -1,6 +1,7 @@
 """The use of grants with rates and limits on open items, counted in the transactions of what is done by them.
 
 Each use is a row, so rates are exact: within any period of their length, there are at most as many uses.
+What jobs may cost of budgets is counted by the scripts that schedule them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import LimitReached, RateExceeded, TooManyOpen
+from vox_mesh.errors import LimitReached, OverGrantBudget, RateExceeded, TooManyOpen
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant
-from vox_mesh.model.grants.limits import Item, ItemKind, LimitedUse, Use, limited_uses
+from vox_mesh.model.grants.limits import MILLI, Item, ItemKind, LimitedUse, Use, budgets_of, limited_uses
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.store import Store
@@ -29,6 +30,16 @@ class UsageFigures(NamedTuple):
     now_ms: int
 
 
+class LimitUse(NamedTuple):
+    """How much of a limit of a grant is used; of its budget, in beats. `allows` is what it is a limit of."""
+
+    grant_id: str
+    allows: str
+    limit: str
+    used: float
+    most: float
+
+
 class GrantLimits:
     """The limits of a grant and of the ones it was delegated from, and what a script uses of them."""
 
@@ -36,6 +47,7 @@ class GrantLimits:
         """Unless it is counted otherwise, each act is one use."""
         self._mesh = mesh
         self._chain = chain
+        self.budgets = budgets_of(chain, acts)
         self.uses: Sequence[LimitedUse] = ()
         self.count(Use(act, Item(ItemKind.ACT, new_key())) for act in acts)
 
@@ -50,6 +62,12 @@ class GrantLimits:
 
     async def explain(self, store: Store, error: LimitReached) -> None:
         """Complete an error about a limit with a hint that says when it is possible again."""
+        if isinstance(error, OverGrantBudget):
+            reserved = await read_reserved(store, [each.grant_id for each in self.budgets])
+            found = [(each.mbu - reserved.get(each.grant_id, 0), each) for each in self.budgets]
+            left, budget = min(found)
+            error.hint = budget.hint(budget.mbu - left)
+            return
         figures = list(zip(self.uses, await read_usage(store, self.uses), strict=True))
         if isinstance(error, TooManyOpen):
             counts = ((use, found.open_items) for use, found in figures)
@@ -83,6 +101,38 @@ async def read_usage(store: Store, uses: Sequence[LimitedUse]) -> list[UsageFigu
     """Return the figures of limits, in their order."""
     rows = await store.read(_SQL["figures"], _values(store.mesh_id, uses), fresh=True)
     return [UsageFigures(orjson.loads(row["used"]), row["open"], row["now_ms"]) for row in rows]
+
+
+async def uses_of(store: Store, grants: Sequence[Grant]) -> list[LimitUse]:
+    """Return how much is used of all limits of grants in force, also by what was delegated from them."""
+    limited = [
+        LimitedUse(grant.grant_id, place, capability, ())
+        for grant in grants
+        for place, capability in enumerate(grant.terms.capabilities)
+        if capability.is_limited
+    ]
+    found: list[LimitUse] = []
+    for use, figures in zip(limited, await read_usage(store, limited) if limited else (), strict=True):
+        rate, max_open = use.capability.rate, use.capability.open_items
+        allows = str(use.capability.act)
+        if rate is not None:
+            found.append(LimitUse(use.grant_id, allows, f"rate {rate}", len(figures.used_ms), rate.times))
+        if max_open is not None:
+            found.append(LimitUse(use.grant_id, allows, f"open {max_open}", figures.open_items, max_open))
+    budgets = {each.grant_id: each.terms.budget for each in grants if each.terms.budget is not None}
+    reserved = await read_reserved(store, list(budgets)) if budgets else {}
+    return found + [
+        LimitUse(grant_id, "jobs", f"budget {budget}", reserved.get(grant_id, 0) / MILLI, budget)
+        for grant_id, budget in budgets.items()
+    ]
+
+
+async def read_reserved(store: Store, grant_ids: Sequence[str]) -> dict[str, int]:
+    """Return what the jobs that were scheduled by grants in force may cost, in thousandths of beats."""
+    values = (*store.mesh_id, orjson.dumps(grant_ids).decode())
+    return {
+        row["grant_id"]: row["reserved_mbu"] for row in await store.read(_SQL["reserved"], values, fresh=True)
+    }
 
 
 def _values(mesh: tuple[str, str], uses: Sequence[LimitedUse]) -> tuple[str, str, str]:

@@ -10,12 +10,15 @@ from pydantic import Field
 from vox_mesh.http.admission import Load
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import Page, PageQuery
-from vox_mesh.http.principals.needs import NOTHING
+from vox_mesh.http.principals.needs import NOTHING, READS
+from vox_mesh.http.principals.ownership import owns_approval
 from vox_mesh.model.grants.approval import MAX_REASON
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.approvals import ApprovalView
 
 APPROVALS: Final = Operations("approvals")
+
+_READS_OWN: Final = READS._replace(is_own=owns_approval)
 
 
 class ApprovalsQuery(PageQuery):
@@ -31,7 +34,7 @@ async def list_approvals(mesh: MeshServices, query: ApprovalsQuery) -> Page[Appr
     return query.page([ApprovalView.of(each) for each in found], lambda view: view.approval_id)
 
 
-@APPROVALS.get("/v1/approvals/{approval}")
+@APPROVALS.get("/v1/approvals/{approval}", needs=_READS_OWN)
 async def show_approval(mesh: MeshServices, approval: Text) -> ApprovalView:
     """Show exactly what was asked, and what became of it."""
     return ApprovalView.of(await mesh.approvals.find(approval))
@@ -48,7 +51,7 @@ class WaitForApprovalQuery(RequestModel):
         return self.timeout
 
 
-@APPROVALS.get("/v1/approvals/{approval}/wait", takes_s=MAX_WAIT_S + CALL_S, load=Load.WAIT)
+@APPROVALS.get("/v1/approvals/{approval}/wait", needs=_READS_OWN, takes_s=MAX_WAIT_S + CALL_S, load=Load.WAIT)
 async def wait_for_approval(mesh: MeshServices, approval: Text, query: WaitForApprovalQuery) -> ApprovalView:
     """Wait until an approval is denied, applied, refused or expired, or the time is over; show it."""
     with suppress(TimeoutError):

@@ -1,0 +1,31 @@
+"""Ownership: things of an agent, for which it needs no grant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vox_mesh.runtime.services import MeshServices
+
+
+async def owns_job(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an agent has scheduled the job of a request, or has taken it last."""
+    job = await mesh.jobs.find(inputs["job"])
+    return await mesh.work.is_held_by(agent, job) or await mesh.jobs.permitted.has_scheduled(agent, [job])
+
+
+async def has_scheduled_job(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an agent has scheduled the job of a request."""
+    return await mesh.jobs.permitted.has_scheduled(agent, [await mesh.jobs.find(inputs["job"])])
+
+
+async def has_scheduled_jobs(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an agent has scheduled all jobs that a request names."""
+    named = inputs["body"].jobs
+    jobs = [await mesh.jobs.find(each) for each in named or ()]
+    return bool(jobs) and await mesh.jobs.permitted.has_scheduled(agent, jobs)
+
+
+async def owns_approval(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an agent has asked for the approval of a request."""
+    return (await mesh.approvals.find(inputs["approval"])).request.agent == agent
