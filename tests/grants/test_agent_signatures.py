@@ -138,10 +138,11 @@ async def test_a_client_signs_with_the_key_of_its_agent(tmp_path: Path) -> None:
         shared = SharedMesh(FILE, Path(name), None, new_key(), has_relay=True)
         socket = Path(name) / "agents.sock"
         settings = shared.settings("owner", agent_socket=socket, agent_uids=f"{os.getuid()}=coder")
-        async with Mesh.open(settings) as node:
-            await node.grants.admit("coder", key.public)
-            await node.grants.issue("coder", ["message.send"])
-            await node.grants.set_strict(strict=True)
+        async with Mesh.open(shared.settings("owner")) as owner:
+            await owner.grants.admit("coder", key.public)
+            await owner.grants.issue("coder", ["message.send"])
+            await owner.grants.set_strict(strict=True)
+        async with Mesh.open(settings):  # what a node knows of agents may be a second old
             key_file = tmp_path / "agents" / "coder.pem"
             async with AgentClient.open(f"unix:{socket}", "coder", key_file=key_file) as client:
                 sent = await client.messages.send("z", {"pr": 42.0, "é": None}, msg_type="note")

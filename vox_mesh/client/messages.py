@@ -14,6 +14,7 @@ from vox_mesh.client.long_wait import MAX_WAIT_S, LongWait
 from vox_mesh.client.records import Document, message_of
 from vox_mesh.errors import NotKnown
 from vox_mesh.model.base.durations import Duration, seconds_of, seconds_or_none
+from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.messages.agent_signature import AgentStatement
 from vox_mesh.model.messages.records import DEFAULT_TYPE, EVERYONE, Message, MessageState, payload_of
@@ -36,8 +37,9 @@ class MessageStamp(NamedTuple):
 class ClientMessages:
     """Sends messages in the name of one agent, and receives those for it."""
 
-    def __init__(self, connection: NodeConnection) -> None:
+    def __init__(self, connection: NodeConnection, key: SigningKey | None) -> None:
         self._connection = connection
+        self._key = key
         self._stamps = Recent[str, MessageStamp](_MAX_STAMPS)
 
     # --- sending ---------------------------------------------------------------------------------
