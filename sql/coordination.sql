@@ -666,6 +666,10 @@ WHERE lease_until_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_bound ON jobs (scope_id, repository_id, binding)
 WHERE state = 'pending' AND binding IS NOT NULL;
 
+-- Pending jobs with tags, as their manifests say. It may hold others, too.
+CREATE INDEX IF NOT EXISTS jobs_tagged ON jobs (scope_id, repository_id)
+WHERE state = 'pending' AND instr(manifest, '"tags":[') > 0;
+
 -- Jobs that wait for ops in the log, as their manifests say. It may hold others, too.
 CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)
 WHERE state = 'pending' AND waits > 0 AND instr(manifest, '{"op":') > 0;

@@ -671,8 +671,8 @@ WITH RECURSIVE b (binding) AS (
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
--- the log, the claims since an entry (?3), up to another (?4), what of the rhythm jobs wait for, and what is left of
--- the budgets of tokens and money.
+-- the log, the claims since an entry (?3), up to another (?4), what of the rhythm jobs wait for, what is left of the
+-- budgets of tokens and money, and whether pending jobs may have tags.
 SELECT
     (SELECT json_group_array(CAST(kind AS TEXT)) FROM job_counts
         WHERE OF_MESH AND state = 'pending' AND jobs > 0) AS kinds,
@@ -691,7 +691,11 @@ SELECT
     (SELECT json_group_array(json_array(id, kind, CAST(payload AS TEXT), CAST(result AS TEXT), accepted = 1))
         FROM CLAIMS) AS claims,
     (SELECT json_group_array(binding) FROM (BINDINGS) WHERE typeof(binding) = 'text') AS bindings,
-    (LEFT_OVER) AS spend
+    (LEFT_OVER) AS spend,
+    EXISTS (
+        SELECT 1 FROM jobs AS w INDEXED BY jobs_tagged
+        WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.state = 'pending'
+          AND instr(w.manifest, '"tags":[') > 0) AS has_tagged
 
 -- part: READY
 -- ?3: kinds, ?4: now, ?5: how many. Of each kind and priority the longest waiting ones.
@@ -707,7 +711,8 @@ ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 -- part: FOREMOST_BUT
 -- The same without jobs charged to the accounts in ?6, and only of the policy roots in ?7, if there are any. Of jobs
 -- that are bound to the rhythm, only those with a binding in ?8 that were ready by its time. Without those for which
--- not enough is left of budgets of tokens or money (?9: those of accounts, and of the agent that claims).
+-- not enough is left of budgets of tokens or money (?9: those of accounts, and of the agent that claims). Without those
+-- that have a tag which is not in ?10, if that is given.
 (SELECT j.id FROM json_each(?3) AS k CROSS JOIN PRIORITIES
 CROSS JOIN jobs AS j ON j.id IN (
     READY AND (?6 = '[]' OR coalesce(iif(json_valid(r.manifest), r.manifest, '{}') ->> '$.budget.charge_to', '')
@@ -724,6 +729,9 @@ CROSS JOIN jobs AS j ON j.id IN (
             FROM json_each(?9)) AS l
         WHERE (l.subject LIKE 'agent:%' OR l.subject = 'account:' || (own.budget ->> 'charge_to'))
           AND NEED > l.remaining))
+    AND (?10 IS NULL OR instr(r.manifest, '"tags":[') = 0 OR NOT EXISTS (
+        SELECT 1 FROM json_each(iif(json_valid(r.manifest), r.manifest, '{}'), '$.tags') AS t
+        WHERE t.value NOT IN (SELECT value FROM json_each(?10))))
     ORDER BY r.not_before_ms LIMIT ?5)
 ORDER BY j.priority DESC, j.not_before_ms, j.id LIMIT ?5)
 

@@ -111,8 +111,17 @@ async def test_messages_are_sent_received_and_settled(client: AgentClient, node:
     stored = await node.messages.queries.get(sent.message_uuid)
     found = await client.messages.find(sent.message_uuid[:20])
     assert found is not None
-    assert found[:4] == stored[:4]  # its body is for its receiver, who has acknowledged it
-    assert (found.state, found.hlc, found.position) == (stored.state, stored.hlc, stored.position)
+    assert found == stored._replace(signature=found.signature)
+    await node.messages.send("boss", "private", sender="ben")
+    (claimed,) = await node.messages.poll_inbox_from_db("boss")
+    hidden = await client.messages.find(claimed.message_uuid)
+    assert hidden is not None
+    assert (hidden.body, hidden.claim_owner) == (None, None)
+    own = await client.messages.send("boss", {"result": "{}", "fence_token": 7})
+    (claimed,) = await node.messages.poll_inbox_from_db("boss")
+    found = await client.messages.find(own.message_uuid)
+    assert found is not None
+    assert (found.body, found.claim_owner) == (own.body, None), "the claim is the receiver's"
 
 
 async def test_errors_are_those_of_the_mesh(client: AgentClient, folder: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
+import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,9 +16,14 @@ from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from tests.support.running.through_node import run_through
 from tools.homes import FILE
+from vox_mesh.cli.app import run
+from vox_mesh.cli.jobs.job_output import whole_lines
+from vox_mesh.jobs.work.reports import succeeded
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
+from vox_mesh.views.jobs import WholeJobView, show_whole_job
+from vox_mesh.views.messages import MessageView
 
 
 async def test_locks_go_through_the_node(node: MeshNode, folder: Path) -> None:
@@ -55,12 +64,115 @@ async def test_a_job_is_taken_asked_about_answered_and_run_through_the_node(
     assert (late.code, "stale_claim" in late.err) == (1, True)
 
 
-@pytest.mark.usefixtures("node")
-async def test_other_commands_say_that_they_need_the_nodes_own_user(folder: Path) -> None:
-    ended = await run_through(folder, "nodes")
-    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
-    assert "`vox-mesh nodes` does not work through a node" in ended.err
-    assert "run it as the node's own user" in ended.err
+async def test_a_job_is_scheduled_shown_and_awaited_through_the_node(node: MeshNode, folder: Path) -> None:
+    first = (await node.jobs.schedule("build")).job_id
+    options = ["--kind", "build", "--payload", "null", "--after", f"{first}:end", "--lease", "90s"]
+    options += ["--run-at", "2026-01-31T08:00:00+01:00", "--backoff", "1500ms", "--priority", "2"]
+    scheduled = await run_through(folder, "job", "schedule", "--once", *options)
+    (job,) = await node.jobs.queries.successors([first])
+    assert scheduled == (0, f"scheduled job {job[:12]} (build)\n", "")
+    again = await run_through(folder, "job", "schedule", "--once", *options)
+    assert (again.code, "not scheduled again" in again.err) == (4, True), again.err
+    shown = json.loads((await run_through(folder, "job", "show", job[:12], "--json")).out)
+    view = WholeJobView.of_document({**asdict(await show_whole_job(node, job)), "claim_token": None})
+    assert shown == json.loads(json.dumps(asdict(view)))
+    in_full = await run_through(folder, "job", "show", job[:12])
+    assert in_full.out.splitlines() == whole_lines(view)
+    waited = await run_through(folder, "job", "wait", first, "--timeout", "0s")
+    assert (waited.code, "1 of 1 jobs have not ended" in waited.err) == (1, True), waited.err
+    (taken,) = await node.work.take("coder", ["build"])
+    await node.work.report(taken.job, taken.claim_token, succeeded())
+    waited = await run_through(folder, "job", "wait", first, "--json")
+    assert (waited.code, [each["state"] for each in json.loads(waited.out)]) == (0, ["succeeded"])
+    unknown = await run_through(folder, "job", "show", "abcdef")
+    assert (unknown.code, unknown.err) == (
+        1,
+        "vox-mesh: there is no job abcdef; run `vox-mesh job list` [not_known]\n",
+    )
+
+
+async def test_messages_are_sent_read_and_settled_through_the_node(node: MeshNode, folder: Path) -> None:
+    sent = await run_through(folder, "send", "coder", '{"pr": 42}', "--thread", "t", "--json")
+    uuid = json.loads(sent.out)["message_uuid"]
+    assert json.loads(sent.out) == asdict(MessageView.of(node, await node.messages.queries.get(uuid)))
+    replied = await run_through(folder, "send", "coder", "done", "--reply-to", uuid[:20])
+    assert (replied.code, replied.out.startswith("sent to coder (message ")) == (0, True), replied.err
+    peeked = json.loads((await run_through(folder, "inbox", "coder", "--json")).out)
+    assert [(each["payload"], each["thread_id"]) for each in peeked] == [({"pr": 42}, "t"), ("done", "t")]
+    after = ("--after", str(peeked[0]["position"]), "--follow", "--limit", "1")
+    followed = json.loads((await run_through(folder, "inbox", "coder", "--json", *after)).out)
+    assert followed == peeked[1]
+    claimed = json.loads((await run_through(folder, "inbox", "coder", "--claim", "--json")).out)
+    owner = claimed[0]["claim_owner"]
+    settled = ("--claim", owner, "--json")
+    acked = await run_through(folder, "messages", "ack", uuid[:20], *settled)
+    assert [(each["state"], each["payload"]) for each in json.loads(acked.out)] == [("acked", {"pr": 42})]
+    again = await run_through(folder, "messages", "ack", uuid, "--claim", "another")
+    assert (again.code, again.err.count("\n")) == (1, 1)
+    second = claimed[1]["message_uuid"]
+    nacked = await run_through(folder, "messages", "nack", second, *settled, "--retry-in", "0s")
+    assert json.loads(nacked.out)["state"] == "stored", nacked.err
+    drained = await run_through(folder, "inbox", "coder", "--ack", "--limit", "1", "--follow")
+    assert (drained.code, "done" in drained.out) == (0, True), drained.err
+    awaited = await run_through(folder, "send", "absent", "hi", "--wait-ack", "10ms")
+    assert (awaited.code, ", not acknowledged yet (" in awaited.out) == (1, True), awaited.err
+    refused = await run_through(folder, "inbox", "boss")
+    assert (refused.code, "must be coder, as authenticated" in refused.err) == (1, True)
+
+
+async def test_the_guard_checks_paths_through_the_node(node: MeshNode, folder: Path) -> None:
+    await asyncio.to_thread(subprocess.run, ["git", "init", "-q", str(folder / "own")], check=True)
+    assert await run_through(folder, "guard", "check", "a.py") == (0, "", "")
+    unlocked = await run_through(folder, "guard", "check", "--require-lock", "a.py")
+    assert (unlocked.code, "1 path is not locked by coder" in unlocked.err) == (1, True)
+    await node.locks.acquire("file:a.py", agent="boss")
+    held = await run_through(folder, "guard", "check", "a.py", "--json")
+    assert (held.code, [each["holder_agent"] for each in json.loads(held.out)]) == (1, ["boss"]), held.err
+    (folder / "agents.sock").unlink()
+    away = await run_through(folder, "guard", "check", "a.py")
+    assert (away.code, "locks not checked: " in away.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "nodes",
+            "doctor",
+            "config show",
+            "status",
+            "init",
+            "beat",
+            "up",
+            "top",
+            "worker list",
+            "trust --mesh",
+        ),
+        *(
+            "db status",
+            "db migrate",
+            "job list",
+            "lock run task:1 -- true",
+            "token create --ttl 1d",
+            "oplog tail",
+        ),
+        *("join file:mesh.db", "agents", "messages list", "inbox coder --exec true", "guard install"),
+    ],
+)
+def test_other_commands_say_that_they_need_the_nodes_own_user(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [each for each in os.environ if each.startswith("VOX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("VOX_MESH_NODE", f"unix:{folder / 'agents.sock'}")
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder)
+    assert run(command.split()) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1), printed
+    assert "does not work through a node" in printed.err
+    assert "run it as the node's own user" in printed.err
+    assert [*folder.iterdir()] == []
 
 
 @pytest.mark.skipif(

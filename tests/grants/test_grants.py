@@ -13,10 +13,12 @@ from vox_mesh import Mesh, acting_as
 from vox_mesh.errors import ApprovalNeeded, ApprovalPending, BadValue, NotGranted, NotKnown, Refused
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.grants.capability import Act
+from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.oplog.verification import DELEGATE
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.grants.permits import Permit
-from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.script import Op, Script, Statement, guard, new_key
 
 ANN: Final = SigningKey(b"a" * 32)
 BOB: Final = SigningKey(b"b" * 32)
@@ -52,6 +54,20 @@ async def test_a_grant_is_delegated_narrower_and_revoked_with_its_delegations(
         await other.grants.delegate(second.grant_id, "cid", web, key=BOB, delegations=0)
     for node in (owner, other):
         await assert_whole(node)
+
+
+async def test_a_replaced_key_delegates_nothing_any_more(owner: MeshNode, other: MeshNode) -> None:
+    await owner.grants.admit("eve")
+    await owner.grants.admit("ann", ANN.public)
+    lines = ["lock.acquire on file:src/**"]
+    parent = await owner.grants.issue("ann", lines, delegations=1)
+    await owner.grants.admit("ann", BOB.public)
+    with pytest.raises(BadValue, match="ann was admitted with another key since"):
+        await other.grants.delegate(parent.grant_id, "eve", lines, key=ANN)
+    stolen = Grant(new_key(), ANN.public, "eve", None, parent.grant_id, parent.terms._replace(delegations=0))
+    signed = stolen.sign(ANN, other.store.writer_id.scope_id)
+    await other.grants._record(DELEGATE, stolen, signed, guard("1", refusal="never"))  # unchecked
+    assert not (await owner.grants.check("eve", "lock.acquire on file:src/a")).is_allowed
 
 
 Saying = Callable[[Mesh], Awaitable[Any]]

@@ -12,9 +12,10 @@ from tests.support.nodes.shared_mesh import assert_whole
 from vox_mesh import acting_as
 from vox_mesh.errors import BadValue, NotGranted, RateExceeded, TooManyOpen
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.grants.capability import TAKE, Act
 from vox_mesh.model.jobs.records import JobState
-from vox_mesh.model.messages.records import MESH_AGENT, Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 import httpx
@@ -14,6 +14,7 @@ from tests.support.messages.relaying import TOKEN, address_of, assert_problem, u
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http import admission
 from vox_mesh.http import requests as calls
+from vox_mesh.http.access import credential_of
 from vox_mesh.http.connections import Connections, Patience
 from vox_mesh.http.problems import Problem
 from vox_mesh.mesh import Mesh
@@ -121,6 +122,21 @@ async def test_more_who_wait_than_there_is_room_for_are_notified(
     node._server._api._admission = admission.Admission()
     job = await node.jobs.schedule("a.kind")
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")
+
+
+@pytest.mark.parametrize("load", ["wait", "lock_wait", "take", "events"])
+async def test_an_agent_that_waits_as_often_as_it_can_leaves_room_for_others(load: str) -> None:
+    places, sort = admission.Admission(), admission.Load(load)
+    async with AsyncExitStack() as held:
+
+        async def wait_for_ever() -> None:
+            while True:
+                await held.enter_async_context(places.place(sort, credential_of("eve")))
+
+        with pytest.raises(Problem, match="at a time"):
+            await wait_for_ever()
+        for agent in ("ann", "bob", "cid"):
+            await held.enter_async_context(places.place(sort, credential_of(agent)))
 
 
 async def test_a_call_that_takes_too_long_is_cancelled_and_notified() -> None:

@@ -8,7 +8,7 @@ from tests.support.messages.messaging import NodeGroup, bodies, change, found, i
 from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Message
 from vox_mesh.messages.maintenance import OVERDUE
-from vox_mesh.model.messages.records import MESH_AGENT
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.node import MeshNode
 
 _DAY_MS = 86_400_000

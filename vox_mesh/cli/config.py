@@ -34,7 +34,7 @@ def show(wants_all: bool, as_json: bool) -> None:
     Example:
       vox-mesh config show --all
     """
-    settings = start()
+    settings = start("config show")
     origins = setting_origins(settings)
     records = []
     for name, field in FIELDS.items():

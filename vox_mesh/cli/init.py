@@ -58,7 +58,7 @@ def init(
         raise click.UsageError("--here and --user can't be combined")
     if key_file is not None and is_keyless:
         raise click.UsageError("--recovery-key-file and --no-recovery-key can't be combined")
-    given = start()
+    given = start("init")
     home, place = _choose(given, here=here, for_user=for_user)
     chosen: dict[str, Any] = {} if home is None else {"home_dir": home}
     settings = load_settings(enabled=True, **chosen)

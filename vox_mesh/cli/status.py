@@ -43,7 +43,7 @@ def status(as_json: bool) -> int:
     Example:
       vox-mesh status
     """
-    settings = start()
+    settings = start("status")
     record: dict[str, Any] = {
         "mesh": str(settings.home_dir.absolute()),
         "mesh_from": mesh_origin(settings),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -44,6 +44,11 @@ class ClientJobs:
         """Schedule jobs, all or none; predecessors come first in the answer."""
         body = {"manifests": [dict(each) for each in manifests], "new": new, "defer": defer}
         return [scheduled_of(each) for each in await self._connection.post("/v1/jobs", body)]
+
+    async def find_named(self, references: Iterable[JobName]) -> list[Job]:
+        """Return the jobs of these references, each once."""
+        found = [await self.find(each) for each in references]
+        return list({each.job_id: each for each in found}.values())
 
     async def show(self, job: JobName) -> dict[str, Any]:
         """Return all details of a job, as the API has them."""

@@ -24,6 +24,7 @@ _MAX_CLAIMED: Final = 64
 _PAGE: Final = 500
 _MAX_STAMPS: Final = 4_096
 _POLL_S: Final = 0.25
+_FOLLOW_S: Final = 1.0
 _TIMES: Final = ("ttl", "ack_within")
 
 
@@ -81,7 +82,7 @@ class ClientMessages:
     async def find(self, message_uuid: str) -> Message | None:
         """Return a message by its id or a unique prefix; `None` if there is none."""
         with suppress(NotKnown):
-            return self._read([await self._connection.get(f"/v1/messages/{quote(message_uuid, safe='')}")])[0]
+            return self._read([await self._connection.get(_path(message_uuid))])[0]
         return None
 
     async def wait_for_ack(self, message: Message, timeout: Duration) -> bool:
@@ -113,6 +114,16 @@ class ClientMessages:
             if cursor is None:
                 break
         return found[:limit]
+
+    async def follow(
+        self, agent: str | None = None, *, roles: Sequence[str] = (), after: int = 0
+    ) -> AsyncGenerator[Message, None]:
+        """Yield messages after a position as they come, without claiming them."""
+        while True:
+            for message in await self.peek(agent, roles=roles, after=after):
+                yield message
+                after = message.position
+            await asyncio.sleep(_FOLLOW_S)
 
     async def wait(self, timeout: Duration = 0.0, *, roles: Sequence[str] = ()) -> list[Message]:
         """Wait up to `timeout` seconds for messages; return the first ones without claiming them."""
@@ -157,25 +168,36 @@ class ClientMessages:
                 await self.wait(MAX_WAIT_S, roles=roles)
                 await asyncio.sleep(_POLL_S)  # what is there may be claimed by another process
 
-    async def get_claimed(self, beginning: str, claim_owner: str) -> Message:
-        """Return a message under a claim that any process has made; the node checks whether it is valid."""
-        found = await self.find(beginning)
-        if found is None:
-            raise NotKnown(f"message {beginning} not found")
-        return found._replace(claim_owner=claim_owner)
-
     async def ack(self, *messages: Message) -> None:
         """Acknowledge messages; raise `NotHolder` if one is not held under its claim."""
         for message in messages:
-            await self._connection.post(_path(message, "/ack"), {"claim_owner": message.claim_owner})
+            await self.ack_by_claim(message.message_uuid, message.claim_owner or "")
+
+    async def ack_by_claim(self, beginning: str, claim_owner: str) -> Message:
+        """Acknowledge a message under a claim that any process has made, and return it."""
+        return self._read(
+            [await self._connection.post(_path(beginning, "/ack"), {"claim_owner": claim_owner})]
+        )[0]
 
     async def nack(
         self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None
     ) -> None:
         """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time."""
+        owner = message.claim_owner or ""
+        await self.nack_by_claim(message.message_uuid, owner, retry_in=retry_in, reason=reason)
+
+    async def nack_by_claim(
+        self,
+        beginning: str,
+        claim_owner: str,
+        *,
+        retry_in: Duration | None = None,
+        reason: str | None = None,
+    ) -> Message:
+        """Reject a message under a claim that any process has made, and return it."""
         retry_s = seconds_or_none("retry_in", retry_in)
-        body = {"claim_owner": message.claim_owner, "retry_in": retry_s, "reason": reason}
-        await self._connection.post(_path(message, "/nack"), body)
+        body = {"claim_owner": claim_owner, "retry_in": retry_s, "reason": reason}
+        return self._read([await self._connection.post(_path(beginning, "/nack"), body)])[0]
 
     def stamp_of(self, message: Message) -> MessageStamp:
         """Return the bar and the beat of a message that this client has read."""
@@ -191,8 +213,8 @@ def _inbox(agent: str) -> str:
     return f"/v1/inbox/{quote(agent, safe='')}"
 
 
-def _path(message: Message, rest: str) -> str:
-    return f"/v1/messages/{message.message_uuid}{rest}"
+def _path(beginning: str, rest: str = "") -> str:
+    return f"/v1/messages/{quote(beginning, safe='')}{rest}"
 
 
 def _joined(roles: Sequence[str]) -> str | None:

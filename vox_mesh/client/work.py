@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,11 @@ class ClientWork:
         wait: Duration = 0.0,
         lease: Duration | None = None,
         capacity: int | None = None,
+        tags: Iterable[str] = (),
     ) -> list[TakenJob]:
         """Take ready jobs of these kinds; wait up to `wait` seconds for one. Returns none after that.
 
-        `capacity`: how many jobs the agent wants to hold at most in total.
+        `capacity`: how many jobs the agent wants to hold at most in total. `tags`: the tags that it has.
         """
         if agent not in (None, self._connection.agent):
             raise BadValue(
@@ -53,6 +54,7 @@ class ClientWork:
             "count": count,
             "lease": seconds_or_none("lease", lease),
             "capacity": capacity,
+            "tags": [*tags],
         }
         waiting = LongWait(seconds_of("wait", wait))
         while True:

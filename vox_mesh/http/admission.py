@@ -52,7 +52,7 @@ class PoolLimits(NamedTuple):
 
     total: int
     each: int
-    """The requests of a credential; a read-only one has a quarter of it."""
+    """The requests of a credential; a read-only one, and each agent, has a quarter of it."""
 
     queue: int = 0
     """The requests of a credential that may wait for room."""
@@ -63,7 +63,7 @@ class PoolLimits(NamedTuple):
 
 _REST_S: Final = 0.002
 _UNLIMITED: Final = nullcontext()
-_READ_ONLY_SHARE: Final = 4
+_PART: Final = 4
 _LIMITS: Final = {
     Load.READ: PoolLimits(total=32, each=16, queue=64, wait_s=10.0),
     Load.SCAN: PoolLimits(total=1, each=1, queue=4, wait_s=10.0),
@@ -115,7 +115,8 @@ class AdmissionPool:
             self._queued[credential.name] -= 1
 
     def _share_of(self, credential: Credential) -> int:
-        return max(1, self._limits.each // _READ_ONLY_SHARE) if credential.is_redacted else self._limits.each
+        is_part = credential.is_redacted or credential.agent is not None
+        return max(1, self._limits.each // _PART) if is_part else self._limits.each
 
     def _problem(self, credential: Credential) -> Problem:
         detail = (

@@ -1,4 +1,4 @@
-"""Redaction: what a read-only credential does not see, though the keys stay in the JSON.
+"""Redaction: what a read-only credential or another agent does not see, though the keys stay in the JSON.
 
 Fencing tokens and claims prove that their holder may act, bodies of messages are for their receivers, and the
 variables of jobs may be secrets.
@@ -19,15 +19,16 @@ _WORDS: Final = [f'"{name}"'.encode() for name in (*_PROOFS, _ENV, _RESULT, _MES
 """Without one of these, there is nothing to hide."""
 
 
-def redacted_json(document: Any) -> Iterator[bytes]:
+def redacted_json(document: Any, reader: str | None = None) -> Iterator[bytes]:
     """Yield the JSON of a document as a read-only credential sees it: hidden values are null.
 
-    While a large one is redacted, it yields empty pieces.
+    The agent that reads it, `reader`, sees the messages that it sent or receives. While a large document is
+    redacted, it yields empty pieces.
     """
     text = orjson.dumps(document)
     if any(name in text for name in _WORDS):
         seen = orjson.loads(text)
-        for _ in _redact(seen):
+        for _ in _redact(seen, reader):
             yield b""
         text = orjson.dumps(seen)
     yield text
@@ -38,17 +39,28 @@ def is_redacted_as_one(names: Iterable[str]) -> bool:
     return {*names}.issuperset(_MESSAGE)
 
 
-def _redact(document: Any) -> Iterator[None]:
+def _redact(document: Any, reader: str | None) -> Iterator[None]:
     """Hide values in a document, container by container."""
     found = [document]
     while found:
         value = found.pop()
         if isinstance(value, dict):
+            shown = _own_values(value, reader)
             _redact_members(value)
             found += value.values()
+            value |= shown
         elif isinstance(value, list):
             found += value
         yield
+
+
+def _own_values(members: dict[str, Any], reader: str | None) -> dict[str, Any]:
+    """Return what the reader may see of a message: its body as sender or receiver, its claim as receiver."""
+    if reader is None or not members.keys() >= {*_MESSAGE, "sender_agent", "receiver_agent"}:
+        return {}
+    if members["receiver_agent"] == reader:
+        return {name: members[name] for name in ("payload", "claim_owner") if name in members}
+    return {"payload": members["payload"]} if members["sender_agent"] == reader else {}
 
 
 def _redact_members(members: dict[str, Any]) -> None:

@@ -135,6 +135,7 @@ class Jobs:
         timeout: Duration | None = None,
         score: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
+        tags: Iterable[str] = (),
         ulid: str | None = None,
         new: bool = True,
         defer: bool = False,
@@ -142,7 +143,7 @@ class Jobs:
         """Schedule a job for a handler, as `schedule_all` does.
 
         `at="downbeat"`: it starts when the next bar has begun. `during`: the phase of a bar in which it
-        starts.
+        starts. `tags`: what a worker or agent must have to get it.
         """
         fields = {
             "priority": priority,
@@ -156,6 +157,7 @@ class Jobs:
             "timeout": timeout,
             "score": score if score is None else dict(score),
             "budget": budget if budget is None else dict(budget),
+            "tags": [*tags] or None,
             "ulid": ulid,
             "after": [_to_after(each) for each in after] or None,
             "payload": payload,

@@ -15,7 +15,7 @@ from vox_mesh.model.base.json_text import COUNTER_LIMIT, read_stored
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
-from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState
+from vox_mesh.model.jobs.records import UNSUCCESSFUL, Job, JobState, Tags
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.rhythm.bindings import NO_BINDINGS, Openings
 from vox_mesh.nodes.clock import MeshClock
@@ -74,6 +74,8 @@ class Situation(NamedTuple):
     """What of the rhythm pending jobs wait for."""
     spend_left: Sequence[SpendLeft] = ()
     """What is left of the budgets of tokens and money."""
+    has_tagged: bool = False
+    """Whether pending jobs may have tags."""
 
 
 class Claimable(NamedTuple):
@@ -191,7 +193,7 @@ class JobQueries:
         after = None if history is None else history.position
         until = None if after is None else after + _MAX_ENTRIES
         row = (await self._read("claim_inputs", after, until))[0]
-        kinds, drains, rules, places, routed, rekeyed, last_id, claims, bindings, spend = row
+        kinds, drains, rules, places, routed, rekeyed, last_id, claims, bindings, spend, has_tagged = row
         if history is not None:
             await self._follow(history, last_id or 0, orjson.loads(claims))
         parsed = [KindRules._make(each) for each in orjson.loads(rules)]
@@ -204,6 +206,7 @@ class JobQueries:
             rekeyed,
             orjson.loads(bindings),
             [SpendLeft._make(each) for each in orjson.loads(spend)],
+            bool(has_tagged),
         )
 
     async def _follow(self, history: ClaimHistory, last_id: int, claims: Sequence[LoggedClaim]) -> None:
@@ -245,18 +248,21 @@ class JobQueries:
         policy_roots: PolicyRoots | None = None,
         openings: Openings = NO_BINDINGS,
         spend_left: Sequence[SpendLeft] = (),
+        tags: Tags | None = None,
     ) -> ClaimableJobs:
         """Return jobs claimable at a time, by priority and then by age, without those of some accounts.
 
         If policy roots are given, only jobs with one of them are returned. Of jobs bound to the rhythm, only
         those whose binding is open are returned, with the time since when it is. With `spend_left`, only
-        those for which enough tokens and money are left.
+        those for which enough tokens and money are left. If tags are given, only jobs that have no others.
         """
         values = (json(kinds), at_ms, limit)
-        if but_of or policy_roots is not None or openings is not NO_BINDINGS or spend_left:
+        is_plain = policy_roots is None and openings is NO_BINDINGS and tags is None
+        if but_of or spend_left or not is_plain:
             roots = None if policy_roots is None else json(policy_roots)
             left = json(map(tuple, spend_left)) if spend_left else None
-            but = (json(but_of), roots, json(openings.latest), left)
+            own_tags = None if tags is None else json(sorted(tags))
+            but = (json(but_of), roots, json(openings.latest), left, own_tags)
             rows = await self._read("claimable_but", *values, *but)
         else:
             rows = await self._read("claimable", *values)

@@ -11,6 +11,7 @@ import orjson
 
 from vox_mesh.errors import BadValue, LockHeld, StaleFence
 from vox_mesh.model.base.durations import Duration, checked_seconds
+from vox_mesh.model.base.reserved import refuse_mesh_agent
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
 from vox_mesh.oplog.grants.permits import grant_guard
@@ -359,6 +360,7 @@ def checked_agent(agent: object) -> str:
     """Return the name of an agent, if it is one."""
     if not isinstance(agent, str) or not agent.isprintable():
         raise BadValue(f"agent must be printable text, got {agent!r}", hint="pass the agent's id")
+    refuse_mesh_agent(agent)
     return agent
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 from vox_mesh.errors import DatabaseUnavailable, MessageTaken
 from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import json, sql
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.base.ulid import derive_ulid
-from vox_mesh.model.messages.records import MESH_AGENT, Message
+from vox_mesh.model.messages.records import Message
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permits import OF_MESH
 from vox_mesh.store.script import Answer, Script, Statement

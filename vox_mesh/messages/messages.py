@@ -45,12 +45,12 @@ from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.model.base.durations import Duration, seconds_of, seconds_or_none
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.messages.records import (
     DEFAULT_TYPE,
     EVERYONE,
     MAX_ATTEMPTS,
     MAX_PAYLOAD_BYTES,
-    MESH_AGENT,
     ROLE,
     Message,
     MessageState,
@@ -180,16 +180,12 @@ class Messages:
         self._clock.refuse_if_off()
         if to == EVERYONE:
             raise BadValue(f"recipient must be an agent or a role, got {to!r}", hint="use broadcast")
-        sender = self.agent_or_default(sender)
+        is_of_mesh = sender == MESH_AGENT and permit is not None
+        sender = MESH_AGENT if is_of_mesh else self.agent_or_default(sender)
         if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
-        if sender != MESH_AGENT:
+        if not is_of_mesh:
             self._on_agent(sender, "send")
-        elif permit is None:
-            raise BadValue(
-                f"sender must not be {MESH_AGENT!r}: only the mesh itself sends in this name",
-                hint="pass the agent's id",
-            )
         await self.queries.learn_time()
         now_ms = self._clock.now_ms
         own = self._writer.identity  # loaded first: the clock ticks in its name

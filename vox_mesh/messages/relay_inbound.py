@@ -27,10 +27,10 @@ from vox_mesh.model.messages.records import (
     MAX_PAYLOAD_BYTES,
     UNKNOWN,
     Message,
-    checked_agent,
     checked_id,
     checked_priority,
     checked_receiver,
+    checked_sender,
     checked_trace,
     checked_word,
     signed_order,
@@ -237,7 +237,7 @@ def _check(message: Message) -> None:
     """Raise `BadValue` for an invalid message; the checks that take longer come later."""
     checked_id(message.message_uuid)
     checked_word("node", message.sender_node)
-    checked_agent(message.sender_agent)
+    checked_sender(message.sender_agent)
     checked_receiver(message.receiver_agent)
     checked_word("message type", message.msg_type)
     checked_priority(message.priority)

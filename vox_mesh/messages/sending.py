@@ -13,7 +13,8 @@ from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
 from vox_mesh.messages.scripts import OF_MESH_GRANT, id_taken, send_guarded, send_script, send_with, sql
 from vox_mesh.messages.signatures import Signing
-from vox_mesh.model.messages.records import MESH_AGENT, Message, MessageState
+from vox_mesh.model.base.reserved import MESH_AGENT
+from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.nodes.identity import key_refused
 from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
 from vox_mesh.oplog.writer import OpLogWriter

@@ -16,8 +16,9 @@ from vox_mesh.messages.claims import is_relayed
 from vox_mesh.messages.messages import Messages
 from vox_mesh.messages.scripts import json
 from vox_mesh.messages.scripts import sql as of_messages
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.documents.documents import short
-from vox_mesh.model.messages.records import MESH_AGENT, ROLE, Message
+from vox_mesh.model.messages.records import ROLE, Message
 from vox_mesh.model.rhythm.claims import MAX_TASK
 from vox_mesh.model.rhythm.promises import (
     MAX_REASON,

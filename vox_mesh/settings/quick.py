@@ -16,6 +16,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.settings.discovery import mesh_defaults, mesh_env_file
 from vox_mesh.settings.fields import (
     ENV_FILE,
@@ -50,7 +51,7 @@ def _boolean(text: str, field: SettingField) -> bool:
 
 
 def _name(text: str, field: SettingField) -> str:
-    if not NAME.fullmatch(text):
+    if not NAME.fullmatch(text) or text == MESH_AGENT:
         raise _Unusual
     return text
 
@@ -62,7 +63,7 @@ def _public_key(text: str, field: SettingField) -> str:
 
 
 def _text(text: str, field: SettingField) -> str:
-    if field.most is not None and len(text) > field.most:
+    if text == MESH_AGENT or (field.most is not None and len(text) > field.most):
         raise _Unusual
     return text
 

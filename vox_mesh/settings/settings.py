@@ -20,6 +20,7 @@ from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
@@ -40,6 +41,12 @@ _REMOTE_SCHEMES: Final = {"libsql": True, "https": True, "wss": True, "http": Fa
 def _name(value: str) -> str:
     if not NAME.fullmatch(value):
         raise ValueError("must be 1 to 64 letters, digits, dots, dashes and underscores")
+    return value
+
+
+def _agent_name(value: str) -> str:
+    if value == MESH_AGENT:
+        raise ValueError("must not be mesh: only the mesh itself acts in this name")
     return value
 
 
@@ -111,6 +118,8 @@ def _check_port(parts: SplitResult) -> None:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+NodeName = Annotated[Name, AfterValidator(_agent_name)]
+AgentName = Annotated[str, AfterValidator(_agent_name)]
 ControlAddress = Annotated[str, AfterValidator(_control_address)]
 NodeAddress = Annotated[str, AfterValidator(_node_address)]
 BindAddress = Annotated[str, AfterValidator(_bind_address)]
@@ -157,7 +166,7 @@ class Settings(BaseSettings):
     )
 
     enabled: bool = _field("enabled")
-    node_id: Name | None = _field("node_id")
+    node_id: NodeName | None = _field("node_id")
     control_addr: ControlAddress | None = _field("control_addr")
     bind: BindAddress | None = _field("bind")
     http: bool = _field("http")
@@ -187,7 +196,7 @@ class Settings(BaseSettings):
     tick: Seconds = _field("tick")
     command_server: bool = _field("command_server")
     home_dir: Path = _field("home_dir")
-    agent_id: str | None = _field("agent_id")
+    agent_id: AgentName | None = _field("agent_id")
     agent_key: Path | None = _field("agent_key")
     node: NodeAddress | None = _field("node")
     log_format: Literal["text", "json"] = _field("log_format")

@@ -57,9 +57,6 @@ class _Acting:
 def acting_as(agent: str) -> _Acting:
     """Name the agent that acts within the block, and in tasks started there."""
     # Imported late: short commands do without.
-    from vox_mesh.errors import BadValue
-    from vox_mesh.model.messages.records import MESH_AGENT, checked_agent
+    from vox_mesh.model.messages.records import checked_agent
 
-    if agent == MESH_AGENT:
-        raise BadValue(f"agent must not be {MESH_AGENT!r}: only the mesh itself acts in this name")
     return _Acting(checked_agent(agent))

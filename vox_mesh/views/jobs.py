@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -99,6 +99,13 @@ class WholeJobView(JobView):
             checkpoint=None if note.checkpoint is None else shown(note.checkpoint),
             noted_ms=note.noted_ms,
         )
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> WholeJobView:
+        """Return the view that a node has answered with."""
+        known: dict[str, Any] = {name: document.get(name) for name in cls.__dataclass_fields__}
+        known["predecessors"] = [PredecessorView(**each) for each in document["predecessors"]]
+        return cls(**known)
 
 
 async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:

@@ -28,10 +28,16 @@ class MessageView(RecordView, record=Message, without=("signature", "agent_signa
         """Return the view of a message in any state."""
         from vox_mesh.views.rhythm import stamp_of  # imported late: few commands show the rhythm
 
+        return cls.stamped(message, **stamp_of(mesh, message.hlc)._asdict())
+
+    @classmethod
+    def stamped(cls, message: Message, window: str | None, beat_index: int | None) -> MessageView:
+        """Return the view of a message whose bar and beat are known."""
         return cls.from_record(
             message,
             payload=message.body,
-            **stamp_of(mesh, message.hlc)._asdict(),
+            window=window,
+            beat_index=beat_index,
             acknowledged=message.state == MessageState.ACKED,
             is_ordered=bool(message.is_ordered),
         )

@@ -47,6 +47,11 @@ def test_run_next_reports_by_exit_code_and_gives_the_payload(vox: VoxCommand) ->
     ran = vox("job", "run-next", "test.good", "--agent", "coder", "--", "sh", "-c", script)
     assert (ran.code, state_of(vox, good)) == (0, "succeeded")
     assert vox("job", "result", good, "--json").document["result"] == [2]
+    tagged = kind(vox, "test.tagged", "--tag", "gpu", "--tag", "arm")
+    run_next = ("job", "run-next", "test.tagged", "--agent", "coder", "--wait", "0s", "--tag", "gpu")
+    assert vox("job", "take", "--agent", "coder", "--tag", "arm").code == 1
+    assert [vox(*run_next, *more, "--", "true").code for more in ((), ("--tag", "arm"))] == [1, 0]
+    assert state_of(vox, tagged) == "succeeded"
     bad = kind(vox, "test.bad", "--max-attempts", "1")
     assert vox("job", "run-next", "test.bad", "--agent", "coder", "--", "sh", "-c", "exit 7").code == 7
     shown = vox("job", "show", bad, "--json").document

@@ -210,7 +210,7 @@ def _heard(process: Process, words: str) -> str:
 
 def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: VoxCommand) -> None:
     assert vox("worker", "list").out == "none\n"
-    with vox.running("worker", "run", "--exec", "--concurrency", "4") as process:
+    with vox.running("worker", "run", "--exec", "--concurrency", "4", "--tag", "gpu") as process:
         node_id = _heard(process, "worker started: ").partition("node_id=")[2].split()[0]
         (listed,) = vox("worker", "list", "--json").document
         shown = {"node_id": node_id, "state": "alive", "kinds": ["exec"], "capacity": 4, "in_hand": 0}
@@ -224,6 +224,7 @@ def test_workers_are_listed_and_one_that_is_drained_takes_no_more(vox: VoxComman
         assert (refused.code, "node 'unknown' not found" in refused.error) == (1, True)
         assert vox("worker", "drain", "unknown", "--undo").code == 1
         assert vox("worker", "drain", node_id, "--undo", "--json").document == {**shown, "draining": False}
+        assert vox("job", "schedule", "--tag", "gpu", "--isolated", "--wait", "--", "true").code == 0
         vox("worker", "drain", node_id)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

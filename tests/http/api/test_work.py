@@ -31,6 +31,10 @@ async def test_an_agent_works_on_a_job_from_take_to_report(served: ServedNode, k
     assert (taken["job_id"], taken["payload"], taken["agent"]) == (job.job_id, {"n": 1}, "coder")
     assert (taken["node_id"], taken["attempt"]) == (served.node.identity.node_id, 1)
     await served.node.jobs.schedule(kind, {"n": 2})
+    with_tags = {"manifests": [{"kind": f"{kind}.tagged", "tags": ["gpu"]}]}
+    await post(served, "/v1/jobs", with_tags)
+    takes = [{"kinds": [f"{kind}.tagged"], "tags": tags} for tags in ([], ["gpu", "arm"])]
+    assert [len(await post(served, "/v1/jobs/take", each)) for each in takes] == [0, 1]
     assert await post(served, "/v1/jobs/take", {"kinds": [kind], "capacity": 1}) == []
     path, claim = f"/v1/jobs/{job.job_id}", {"claim_token": taken["claim_token"]}
     renewed = await post(served, f"{path}/renew", {**claim, "lease": "60s"})

@@ -37,7 +37,8 @@ async def take_one(node: MeshNode, agent: str = "coder", **options: Any) -> Take
 
 async def takes(node: MeshNode) -> int:
     """How many rows are kept about what agents hold."""
-    count: int = (await node.store.read("SELECT count(*) FROM job_takes", fresh=True)).value
+    sql = "SELECT count(*) FROM job_takes WHERE scope_id = ?1 AND repository_id = ?2"
+    count: int = (await node.store.read(sql, node.store.mesh_id, fresh=True)).value
     return count
 
 

@@ -38,13 +38,16 @@ LIMITS: Final = ("from_ms", "until_ms", "budget", "delegations")
 resources = {"lock": lock_keys, "message": names, "job": kinds}
 
 
+variables = st.none() | st.sets(st.sampled_from("ABC")).map(frozenset)
+programs = st.sampled_from([None, "git", "make"])
+commands = st.builds(Act, st.just(EXECUTE), st.none(), programs, st.none() | arguments, variables)
+
+
 @st.composite
 def acts(draw: st.DrawFn) -> Act:
     action = draw(st.sampled_from([*ACTIONS, "*", "job.*", "lock.*", "cron.*"]))
     if action == EXECUTE:
-        variables = st.none() | st.sets(st.sampled_from("ABC")).map(frozenset)
-        programs = st.sampled_from([None, "git", "make"])
-        return Act(action, None, draw(programs), draw(st.none() | arguments), draw(variables))
+        return draw(commands)
     return Act(action, draw(st.none() | resources.get(action.partition(".")[0], st.none())))
 
 
@@ -198,6 +201,15 @@ def test_an_act_that_covers_another_allows_all_that_it_allows(one: Capability, o
         assert all(allows(one.act, example) for example in EXAMPLES if allows(other.act, example))
     for example in EXAMPLES:
         assert one.act.covers(example) == allows(one.act, example)
+
+
+@many
+@given(commands, commands)
+def test_a_command_with_one_part_changed_is_covered_only_if_it_allows_no_more(one: Act, other: Act) -> None:
+    for part in ("program", "args", "env"):
+        changed = one._replace(**{part: getattr(other, part)})
+        if one.covers(changed):
+            assert all(allows(one, example) for example in EXAMPLES if allows(changed, example))
 
 
 @many

@@ -167,7 +167,7 @@ def status(as_json: bool) -> None:
     Example:
       vox-mesh db status --json
     """
-    settings = start()
+    settings = start("db status")
     record, fault = asyncio.run(_status(settings))
     show_one(record, as_json=as_json)
     if fault is not None:

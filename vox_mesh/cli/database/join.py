@@ -51,7 +51,7 @@ def join(url: str, token_file: Path | None, replace: bool, allow_plaintext: bool
     Example:
       vox-mesh join https://db.example.com --token-file db.token
     """
-    folder = _folder(start())
+    folder = _folder(start("join"))
     env_file = folder / ENV_FILE
     _refuse_link(folder / FOLDER)
     _refuse_another(env_file, url, replace=replace)

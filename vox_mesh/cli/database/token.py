@@ -87,7 +87,7 @@ def create(read_only: bool, ttl: int, key_file: Path | None, as_json: bool) -> N
 
 def _default_key() -> Path:
     """Return the file in the user's configuration; jobs of a node could read one in its home."""
-    former = start().home_dir / _KEY_FILE
+    former = start("token create").home_dir / _KEY_FILE
     if not former.exists():
         return config_folder() / _KEY_FILE
     click.echo(f"{former} is next to a node, whose jobs may read it: move it to {config_folder()}", err=True)

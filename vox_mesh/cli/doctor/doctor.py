@@ -41,7 +41,7 @@ def doctor(as_json: bool) -> int:
     Example:
       vox-mesh doctor --json
     """
-    results = asyncio.run(_run_all(start()))
+    results = asyncio.run(_run_all(start("doctor")))
     records = [result.as_record() for result in results]
     if as_json:
         show_several(records, as_json=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +16,7 @@ from vox_mesh.cli.jobs.job_options import (
     job_options,
     kind_option,
     limit_option,
+    tag_option,
 )
 from vox_mesh.cli.jobs.job_output import (
     known_job,
@@ -29,10 +28,10 @@ from vox_mesh.cli.jobs.job_output import (
     whole_lines,
 )
 from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuild, verify
-from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
 from vox_mesh.cli.jobs.questions import answer, ask, questions
 from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.jobs.run_next import run_next
+from vox_mesh.cli.jobs.waiting import has_succeeded, wait
 from vox_mesh.cli.jobs.work import renew, report, take
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
@@ -44,32 +43,24 @@ from vox_mesh.cli.support.output import (
     show_one,
     show_several,
 )
-from vox_mesh.cli.support.session import run_command, start_shared
-from vox_mesh.cli.support.terminal import ProgressBar
-from vox_mesh.errors import BadManifest, MeshError
+from vox_mesh.cli.support.session import AgentMesh, run_agent_command, run_command, start_shared
+from vox_mesh.errors import BadManifest
 from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.spooled import spooled_in
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.runtime.open_store import spool_paths
-from vox_mesh.views.jobs import CountView, JobView, job_counts, show_whole_job
-from vox_mesh.views.nodes import kinds_of
+from vox_mesh.views.jobs import CountView, JobView, WholeJobView, job_counts, show_whole_job
+
+if TYPE_CHECKING:
+    pass
 
 _STATES: Final = [state.value for state in JobState]
-_MIN_INTERVAL_S: Final = 0.05
-_WHOLE: Final = 1_000
-"""The progress of a job that has ended."""
-
-_ADVICE_AFTER_S: Final = 2.0
-"""How long jobs may wait for a worker before the command says that there is none."""
-
 _MAX_NAMED: Final = 5
 """How many jobs a line names."""
-
-_MAX_PROGRESS_READS: Final = 20
-"""How many running jobs are asked for their progress."""
 
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
@@ -160,6 +151,7 @@ def _scheduling_options(function: Function) -> Function:
 @job_options
 @_scheduling_options
 @binding_options
+@tag_option("Tag that a worker or agent must have to get the job; repeatable.")
 @click.option("--once", is_flag=True, help="Schedule nothing if the same job exists; end with 4 then.")
 @click.option("--new", is_flag=True, help="Schedule the jobs of a file as new ones, even if they exist.")
 @click.option(
@@ -213,7 +205,7 @@ def schedule(
     try:
         manifests = JobSource(file, kind, payload, timeout, command, isolated).manifests(**fields)
         is_new = new or (file is None and not once)
-        scheduled, known, ended = run_command(
+        scheduled, known, ended = run_agent_command(
             "job schedule",
             lambda mesh: _schedule(
                 mesh, manifests, awaited if waits else None, announce, new=is_new, defer=defer
@@ -249,6 +241,7 @@ def _fields(
     env_from: Sequence[str],
     priority: int | None,
     retries: int | None,
+    tags: Sequence[str],
     **texts: Any,
 ) -> dict[str, Any]:
     """Return the manifest fields of the options; the manifest validates them."""
@@ -259,6 +252,7 @@ def _fields(
     fields = {
         "priority": priority,
         "after": [*map(_predecessor, after)],
+        "tags": [*tags],
         "env": dict(_variable(each, "--env") for each in env),
         "env_from": dict(_variable(each, "--env-from") for each in env_from),
         **texts,
@@ -291,8 +285,8 @@ def _going_on(awaited: Sequence[str]) -> list[str]:
 
 
 async def _schedule(
-    mesh: Mesh,
-    manifests: Sequence[Any],
+    mesh: AgentMesh,
+    manifests: Sequence[Manifest],
     awaited: list[str] | None,
     announce: Callable[[Sequence[Scheduled]], None],
     *,
@@ -303,17 +297,28 @@ async def _schedule(
 
     Return the scheduled jobs, the known ones among them, and the ended ones if it waited.
     """
-    scheduled = await mesh.jobs.schedule_all(manifests, new=new, defer=defer)
-    known = await find_existing(mesh.jobs, [each.job_id for each in scheduled if not each.is_new])
+    if isinstance(mesh, Mesh):
+        scheduled, now_ms = await mesh.jobs.schedule_all(manifests, new=new, defer=defer), mesh.clock.now_ms
+    else:
+        documents = [each.document() for each in manifests]
+        scheduled = await mesh.jobs.schedule_all(documents, new=new, defer=defer)
+        now_ms = time.time_ns() // 1_000_000
+    known = await _existing(mesh, [each.job_id for each in scheduled if not each.is_new])
     for each in known:
-        click.echo(f"vox-mesh: {known_job(each, mesh.clock.now_ms)}", err=True)
+        click.echo(f"vox-mesh: {known_job(each, now_ms)}", err=True)
     if awaited is None:
         return scheduled, known, []
     awaited += [each.job_id for each in scheduled]
     announce(scheduled)
-    jobs = await find_existing(mesh.jobs, [each.job_id for each in scheduled])
+    jobs = await _existing(mesh, [each.job_id for each in scheduled])
     by_id = {each.job_id: each for each in await wait(mesh, jobs)}
     return scheduled, known, [by_id[each.job_id] for each in scheduled]
+
+
+async def _existing(mesh: AgentMesh, job_ids: Sequence[str]) -> list[Job]:
+    if isinstance(mesh, Mesh):
+        return await find_existing(mesh.jobs, job_ids)
+    return await mesh.jobs.find_named(job_ids)
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -388,7 +393,13 @@ def show(reference: str, as_json: bool) -> None:
     Example:
       vox-mesh job show 298aaf4c
     """
-    view = run_command("job show", lambda mesh: show_whole_job(mesh, reference))
+
+    async def read(mesh: AgentMesh) -> WholeJobView:
+        if isinstance(mesh, Mesh):
+            return await show_whole_job(mesh, reference)
+        return WholeJobView.of_document(await mesh.jobs.show(reference))
+
+    view = run_agent_command("job show", read)
     if as_json:
         show_one(vars(view), as_json=True)
     else:
@@ -409,88 +420,15 @@ def wait_(references: tuple[str, ...], timeout: float | None, as_json: bool) -> 
       vox-mesh job wait 298aaf4c 7d1f02aa --timeout 10m
     """
 
-    async def work(mesh: Mesh) -> list[Job]:
-        return await wait(mesh, await find_named(mesh.jobs, references), timeout)
+    async def work(mesh: AgentMesh) -> list[Job]:
+        if isinstance(mesh, Mesh):
+            jobs = await find_named(mesh.jobs, references)
+        else:
+            jobs = await mesh.jobs.find_named(references)
+        return await wait(mesh, jobs, timeout)
 
-    jobs = run_command("job wait", work)
+    jobs = run_agent_command("job wait", work)
     show_jobs(jobs, as_json=as_json)
     if left := sum(not each.has_ended for each in jobs):
         click.echo(f"vox-mesh: {left} of {len(jobs)} jobs have not ended within the timeout", err=True)
     return ExitCode.DONE if has_succeeded(jobs) else ExitCode.NO
-
-
-# --- waiting -------------------------------------------------------------------------------------
-
-
-async def wait(mesh: Mesh, jobs: Sequence[Job], timeout: float | None = None) -> list[Job]:
-    """Wait until all jobs have ended, or for `timeout` seconds; return their last known state."""
-    waiting = _Waiting(mesh, jobs)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await waiting.run()
-    return waiting.jobs
-
-
-class _Waiting:
-    """Waits until jobs have ended, and shows their progress."""
-
-    def __init__(self, mesh: Mesh, jobs: Sequence[Job]) -> None:
-        self._mesh = mesh
-        self._by_id = {job.job_id: job for job in jobs}
-
-    @property
-    def jobs(self) -> list[Job]:
-        """The last known state of the jobs."""
-        return list(self._by_id.values())
-
-    @property
-    def _open(self) -> list[Job]:
-        return [job for job in self.jobs if not job.has_ended]
-
-    async def run(self) -> None:
-        """Wait until all jobs have ended."""
-        advice = asyncio.create_task(self._advise(), name="vox-mesh-advice")
-        try:
-            await self._follow()
-        finally:
-            advice.cancel()
-
-    async def _advise(self) -> None:
-        """Say once which of the jobs wait for a worker that there is not."""
-        await asyncio.sleep(_ADVICE_AFTER_S)
-        pending = [job.kind for job in self._open if job.state == JobState.PENDING]
-        with suppress(MeshError):  # the wait itself goes on without the database
-            live = await self._mesh.nodes.live_nodes_from_db()
-            for kind in kinds_without_worker(pending, map(kinds_of, live))[:_MAX_NAMED]:
-                click.echo(
-                    f"vox-mesh: no worker runs {kind} jobs yet; start one: {starting_command(kind)}", err=True
-                )
-
-    async def _follow(self) -> None:
-        with ProgressBar("waiting") as bar:
-            bar.show(0, _WHOLE * len(self.jobs))
-            async for turn in self._mesh.store.changes():
-                if not self._open:
-                    return
-                with turn.retry_if_unavailable():
-                    for job in await find_existing(self._mesh.jobs, [job.job_id for job in self._open]):
-                        self._by_id[job.job_id] = job
-                    if sys.stderr.isatty():
-                        bar.show(await self._done(), _WHOLE * len(self.jobs))
-                if not self._open:
-                    return
-                await asyncio.sleep(_MIN_INTERVAL_S)  # a busy mesh commits all the time
-
-    async def _done(self) -> int:
-        """Return the progress of all jobs together."""
-        running = [job for job in self._open if job.state == JobState.RUNNING]
-        notes = [
-            await self._mesh.jobs.notes.of(job.job_id, fresh=True) for job in running[:_MAX_PROGRESS_READS]
-        ]
-        ended = len(self.jobs) - len(self._open)
-        return _WHOLE * ended + sum(round(_WHOLE * (note.progress or 0)) for note in notes)
-
-
-def has_succeeded(jobs: Sequence[Job]) -> bool:
-    """Return whether all jobs succeeded."""
-    return all(job.state == JobState.SUCCEEDED for job in jobs)

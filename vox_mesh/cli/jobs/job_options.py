@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -90,6 +90,11 @@ def current_folder() -> str:
         raise BadValue(
             f"the current folder can't be used: {error.strerror}", hint="pass --cwd FOLDER or --isolated"
         ) from None
+
+
+def tag_option(text: str) -> Callable[[Function], Function]:
+    """Return the option for tags."""
+    return click.option("--tag", "tags", metavar="TAG", multiple=True, help=text)
 
 
 def binding_options(function: Function) -> Function:

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import Any, Final
@@ -41,7 +42,12 @@ _MAX_RESULT: Final = 2**20
 @click.argument("kinds", nargs=-1, metavar="[KIND...] -- COMMAND...")
 @take_options("60s")
 def run_next(
-    kinds: tuple[str, ...], agent: str | None, wait: float, lease: float | None, command: list[str]
+    kinds: tuple[str, ...],
+    agent: str | None,
+    wait: float,
+    lease: float | None,
+    tags: tuple[str, ...],
+    command: list[str],
 ) -> int:
     """Take a job, run a command for it, and report its exit code.
 
@@ -66,7 +72,8 @@ def run_next(
 
     async def work(mesh: AgentMesh) -> int:
         deny_inspection()  # the key of the node is in this process's memory
-        return await _CommandRun(mesh, command).run(name, kinds or ("*",), wait, lease)
+        take = partial(mesh.work.take, name, kinds or ("*",), wait=wait, lease=lease, tags=tags)
+        return await _CommandRun(mesh, command).run(take)
 
     return run_work(settings, work, name)
 
@@ -81,7 +88,7 @@ class _CommandRun:
         self._is_over = False
         self._stopped_by: int | None = None
 
-    async def run(self, name: str, kinds: Sequence[str], wait_s: float, lease_s: float | None) -> int:
+    async def run(self, take: Callable[[], Awaitable[list[TakenJob]]]) -> int:
         """Take a job, run the command, report; return the exit code."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -89,7 +96,7 @@ class _CommandRun:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and background shells ignore some
                 loop.add_signal_handler(number, self._pass_on, number, task)
         try:
-            taken = await self._mesh.work.take(name, kinds, wait=wait_s, lease=lease_s)
+            taken = await take()
         except asyncio.CancelledError:
             if self._stopped_by is None:
                 raise

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from vox_mesh.cli.jobs.job_options import job_argument
+from vox_mesh.cli.jobs.job_options import job_argument, tag_option
 from vox_mesh.cli.jobs.job_output import line
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, acting_agent, seconds
@@ -60,6 +60,7 @@ def take_options(wait: str) -> Callable[[Function], Function]:
                 show_default=True,
                 help="Time to wait for a job.",
             ),
+            tag_option("Tag that the agent has, for jobs that need it; repeatable."),
             click.option("--agent", help="Agent that takes the job.", show_default="VOX_AGENT_ID"),
         ):
             function = option(function)
@@ -90,6 +91,7 @@ def take(
     agent: str | None,
     wait: float,
     lease: float | None,
+    tags: tuple[str, ...],
     count: int,
     capacity: int | None,
     as_json: bool,
@@ -109,7 +111,7 @@ def take(
 
     async def work(mesh: AgentMesh) -> list[TakenJob]:
         return await mesh.work.take(
-            name, kinds or ("*",), count=count, wait=wait, lease=lease, capacity=capacity
+            name, kinds or ("*",), count=count, wait=wait, lease=lease, capacity=capacity, tags=tags
         )
 
     taken = run_work(settings, work, name)

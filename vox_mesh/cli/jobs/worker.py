@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from vox_mesh.cli.jobs.job_options import tag_option
 from vox_mesh.cli.node.node_run import NodeRun, Work
 from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, show_several
@@ -15,7 +16,7 @@ from vox_mesh.jobs.exec.allow_list import AllowEntry
 from vox_mesh.jobs.worker.capacity import MAX_CONCURRENCY
 from vox_mesh.jobs.worker.handlers import load_handlers
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs.records import EXEC
+from vox_mesh.model.jobs.records import EXEC, checked_tags
 from vox_mesh.runtime import loop
 from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.views.jobs import WorkerView, find_worker, workers
@@ -43,6 +44,7 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
 @worker.command()
 @handlers_option
 @click.option("--kinds", "kinds", metavar="KIND", multiple=True, help="Kinds to work on; repeatable.")
+@tag_option("Tag of this worker, for jobs that need it; repeatable.")
 @click.option("--exec", "runs_commands", is_flag=True, help="Also run commands, as VOX_WORKER_EXEC=1.")
 @click.option(
     "--exec-allow",
@@ -64,6 +66,7 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
 def run(
     names: tuple[str, ...],
     kinds: tuple[str, ...],
+    tags: tuple[str, ...],
     runs_commands: bool,
     programs: str | None,
     concurrency: int | None,
@@ -94,7 +97,7 @@ def run(
     chosen = {"worker_exec": may_exec, "worker_exec_allow": programs or settings.worker_exec_allow}
     settings = settings.model_copy(update=chosen)
     check_exec_settings(settings)
-    work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds)
+    work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds, tuple(checked_tags(tags)))
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())
 
 

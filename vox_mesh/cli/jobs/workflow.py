@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from vox_mesh.cli.jobs.job import wait
 from vox_mesh.cli.jobs.job_options import current_folder, limit_option
 from vox_mesh.cli.jobs.job_output import short_id
+from vox_mesh.cli.jobs.waiting import wait
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import print_faults, read_file
 from vox_mesh.cli.support.output import (

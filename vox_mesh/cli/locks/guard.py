@@ -24,7 +24,7 @@ from vox_mesh.cli.support.output import (
     show_one,
     show_several,
 )
-from vox_mesh.cli.support.session import start_quickly, start_shared
+from vox_mesh.cli.support.session import AgentMesh, run_as_agent, start_quickly, start_shared
 from vox_mesh.errors import BadSettings, MeshError
 from vox_mesh.locks.path_guard import Obstacle, obstacles, unlocked
 from vox_mesh.mesh import Mesh
@@ -116,7 +116,7 @@ def check(
     found = Findings()
     if checked:
         _change_folder(settings_in)
-        settings = start_quickly("guard check")
+        settings = start_quickly("guard check", through_node=True)
         own = acting_agent(agent, settings, "--agent") if require_lock else agent
         try:
             found = asyncio.run(_find(settings, checked, own, require_lock=require_lock))
@@ -159,11 +159,13 @@ def _bypass(how: str) -> str:
 async def _find(
     settings: Settings, paths: Sequence[str], agent: str | None, *, require_lock: bool
 ) -> Findings:
-    async with Mesh.open_command(settings) as mesh:
-        own = agent or settings.agent_id or mesh.identity.node_id
+    async def find(mesh: AgentMesh) -> Findings:
+        own = agent or settings.agent_id or (mesh.identity.node_id if isinstance(mesh, Mesh) else mesh.agent)
         holders = await mesh.locks.holders()
         missing = unlocked(paths, holders, own) if require_lock else []
         return Findings(own, obstacles(paths, holders, own), missing)
+
+    return await run_as_agent(settings, agent, find)
 
 
 def _skip_check(why: str, as_json: bool) -> ExitCode:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 import click
 
@@ -12,13 +13,16 @@ from vox_mesh.cli.messages.message_output import line, records, show_next_messag
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import Record, json_option, show_several
-from vox_mesh.cli.support.session import run_until_signalled, start_quickly
+from vox_mesh.cli.support.session import (
+    AgentMesh,
+    refuse_node,
+    run_as_agent,
+    run_until_signalled,
+    start_quickly,
+)
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.claims import LEASE_S
 from vox_mesh.model.messages.records import Message
-
-if TYPE_CHECKING:
-    from vox_mesh.settings import Settings
 
 _WAYS: Final = ("--peek", "--ack", "--claim", "--exec")
 
@@ -96,42 +100,44 @@ def inbox(
         raise click.UsageError(
             "--json and --exec can't be combined: COMMAND alone prints", click.get_current_context()
         )
-    settings = start_quickly("inbox")
+    settings = start_quickly("inbox", through_node=True)
+    if command is not None:
+        refuse_node(settings, "inbox --exec")
     box = Inbox(agent, roles, follow, limit, lease)
     if command is not None:
         return run_until_signalled(Exec(settings, box, command).run())
     if acks or claims:
-        return run_until_signalled(_claim_and_print(settings, box, acks=acks, as_json=as_json))
-    return run_until_signalled(_peek(settings, box, after or 0, as_json=as_json))
+        work = partial(_claim_and_print, box=box, acks=acks, as_json=as_json)
+    else:
+        work = partial(_peek, box=box, after=after or 0, as_json=as_json)
+    return run_until_signalled(run_as_agent(settings, agent, work))
 
 
-async def _peek(settings: Settings, box: Inbox, after: int, *, as_json: bool) -> int:
-    async with Mesh.open_command(settings) as mesh:
-        if not box.follow:
-            found = await mesh.messages.queries.peek(box.names, after=after, limit=box.limit or DEFAULT_LIMIT)
-            rows = await records(mesh, found) if as_json else [line(each) for each in found]
-            show_several(rows, as_json=as_json)
-            return ExitCode.DONE
-        async with aclosing(box.limited(mesh.messages.queries.follow(box.names, after))) as messages:
-            async for message in messages:
-                await show_next_message(mesh, message, line(message), as_json=as_json)
+async def _peek(mesh: AgentMesh, box: Inbox, after: int, *, as_json: bool) -> int:
+    if not box.follow:
+        found = await box.peek(mesh, after, box.limit or DEFAULT_LIMIT)
+        rows = await records(mesh, found) if as_json else [line(each) for each in found]
+        show_several(rows, as_json=as_json)
+        return ExitCode.DONE
+    async with aclosing(box.limited(box.followed(mesh, after))) as messages:
+        async for message in messages:
+            await show_next_message(mesh, message, line(message), as_json=as_json)
     return ExitCode.DONE
 
 
-async def _claim_and_print(settings: Settings, box: Inbox, *, acks: bool, as_json: bool) -> int:
+async def _claim_and_print(mesh: AgentMesh, box: Inbox, *, acks: bool, as_json: bool) -> int:
     """Print claimed messages; only then acknowledge them, or hand their claims to the reader."""
     as_line = line if acks else _line_with_claim
-    async with Mesh.open_command(settings) as mesh:
-        if not box.follow:
-            found = await claim(mesh, box, box.limit or DEFAULT_LIMIT)
-            rows = await records(mesh, found) if as_json else [as_line(each) for each in found]
-            show_several(rows, as_json=as_json)
-            await _settle(mesh, box, found, acks=acks)
-            return ExitCode.DONE
-        async with aclosing(messages_of(mesh, box)) as messages:
-            async for message in messages:
-                await show_next_message(mesh, message, as_line(message), as_json=as_json)
-                await _settle(mesh, box, [message], acks=acks)
+    if not box.follow:
+        found = await claim(mesh, box, box.limit or DEFAULT_LIMIT)
+        rows = await records(mesh, found) if as_json else [as_line(each) for each in found]
+        show_several(rows, as_json=as_json)
+        await _settle(mesh, box, found, acks=acks)
+        return ExitCode.DONE
+    async with aclosing(messages_of(mesh, box)) as messages:
+        async for message in messages:
+            await show_next_message(mesh, message, as_line(message), as_json=as_json)
+            await _settle(mesh, box, [message], acks=acks)
     return ExitCode.DONE
 
 
@@ -139,9 +145,9 @@ def _line_with_claim(message: Message) -> Record:
     return line(message, claim_owner=message.claim_owner)
 
 
-async def _settle(mesh: Mesh, box: Inbox, messages: list[Message], *, acks: bool) -> None:
+async def _settle(mesh: AgentMesh, box: Inbox, messages: list[Message], *, acks: bool) -> None:
     if acks:
         await retry_while_away(lambda: mesh.messages.ack(*messages), box.lease_s)
-    else:
+    elif isinstance(mesh, Mesh):  # a node has handed them over already
         for message in messages:
             mesh.messages.hand_over(message)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vox_mesh.cli.messages.message_output import records, text_of
 from vox_mesh.cli.support.exit_codes import KILLED, ExitCode, shell_exit_code
 from vox_mesh.cli.support.output import Record
+from vox_mesh.cli.support.session import AgentMesh
 from vox_mesh.cli.support.terminal import Terminal
 from vox_mesh.errors import AWAY, MeshError, NotHolder
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
@@ -44,6 +45,18 @@ class Inbox(NamedTuple):
         """The addresses whose messages it has."""
         return inbox_names(self.agent, self.roles)
 
+    async def peek(self, mesh: AgentMesh, after: int, limit: int) -> list[Message]:
+        """Return its first messages after a position, without claiming them."""
+        if isinstance(mesh, Mesh):
+            return await mesh.messages.queries.peek(self.names, after=after, limit=limit)
+        return await mesh.messages.peek(self.agent, roles=self.roles, after=after, limit=limit)
+
+    def followed(self, mesh: AgentMesh, after: int) -> AsyncGenerator[Message, None]:
+        """Yield its messages after a position as they come, without claiming them."""
+        if isinstance(mesh, Mesh):
+            return mesh.messages.queries.follow(self.names, after)
+        return mesh.messages.follow(self.agent, roles=self.roles, after=after)
+
     async def limited(self, messages: AsyncGenerator[Message, None]) -> AsyncGenerator[Message, None]:
         """Yield these messages up to the limit."""
         left = self.limit
@@ -57,21 +70,24 @@ class Inbox(NamedTuple):
                 left = None if left is None else left - 1
 
 
-def messages_of(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
+def messages_of(mesh: AgentMesh, box: Inbox) -> AsyncGenerator[Message, None]:
     """Yield the messages of an inbox, claimed one at a time; without `follow`, until it is empty."""
     if box.follow:
-        return box.limited(mesh.messages.receive(box.agent, roles=box.roles, lease=box.lease_s, at_once=1))
+        # A client claims them one at a time anyway.
+        more = {"at_once": 1} if isinstance(mesh, Mesh) else {}
+        return box.limited(mesh.messages.receive(box.agent, roles=box.roles, lease=box.lease_s, **more))
     return box.limited(_until_empty(mesh, box))
 
 
-async def _until_empty(mesh: Mesh, box: Inbox) -> AsyncGenerator[Message, None]:
+async def _until_empty(mesh: AgentMesh, box: Inbox) -> AsyncGenerator[Message, None]:
     while found := await claim(mesh, box, 1):
         yield found[0]
 
 
-async def claim(mesh: Mesh, box: Inbox, limit: int) -> list[Message]:
+async def claim(mesh: AgentMesh, box: Inbox, limit: int) -> list[Message]:
     """Claim the messages available now. Cancelled, it still finishes, so that the claims are released."""
-    claiming = mesh.messages.poll_inbox_from_db(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
+    poll = mesh.messages.poll_inbox_from_db if isinstance(mesh, Mesh) else mesh.messages.claim
+    claiming = poll(box.agent, roles=box.roles, limit=limit, lease=box.lease_s)
     return await to_the_end(asyncio.ensure_future(claiming))
 
 

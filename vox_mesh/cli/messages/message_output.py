@@ -9,18 +9,22 @@ from datetime import UTC, datetime
 from typing import Final
 
 from vox_mesh.cli.support.output import Record, fields, printable, show_lines, show_next, show_one, table
+from vox_mesh.cli.support.session import AgentMesh
 from vox_mesh.errors import MeshError
+from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message
-from vox_mesh.runtime.services import MeshServices
 
 _SHORT: Final = 60
 _TIMES: Final = ("expires_ms", "ack_by_ms", "claim_until_ms", "not_before_ms")
 
 
-async def records(mesh: MeshServices, messages: Iterable[Message]) -> list[Record]:
+async def records(mesh: AgentMesh, messages: Iterable[Message]) -> list[Record]:
     """Return messages as records, with decoded payloads."""
     from vox_mesh.views.messages import MessageView  # slow to import
 
+    if not isinstance(mesh, Mesh):
+        stamps = mesh.messages.stamp_of
+        return [vars(MessageView.stamped(each, *stamps(each))) for each in messages]
     with suppress(MeshError):  # then the known tempos stamp them
         await mesh.rhythm.refresh()
     return [vars(MessageView.of(mesh, each)) for each in messages]
@@ -56,7 +60,7 @@ def short_line(message: Message, **more: str | None) -> Record:
     return {**line(message, **more), "payload": text if len(text) <= _SHORT else f"{text[:_SHORT]}…"}
 
 
-async def show_next_message(mesh: MeshServices, message: Message, row: Record, *, as_json: bool) -> None:
+async def show_next_message(mesh: AgentMesh, message: Message, row: Record, *, as_json: bool) -> None:
     """Print one message of a stream; `row` is its row of the table."""
     if as_json:
         show_next(*await records(mesh, [message]))

@@ -10,7 +10,7 @@ import click
 from vox_mesh.cli.messages.message_output import records, short_line, show_message
 from vox_mesh.cli.support.options import Function, seconds
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_several
-from vox_mesh.cli.support.session import Result, Work, run_command
+from vox_mesh.cli.support.session import AgentMesh, Result, Work, run_agent_command, run_command
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import Message, MessageState
 
@@ -199,10 +199,17 @@ def ack(ids: tuple[str, ...], claim_owner: str, as_json: bool) -> None:
     Example:
       vox-mesh messages ack 01K9 --claim "$claim_owner"
     """
-    _show("ack", lambda mesh: _ack(mesh, ids, claim_owner), as_json=as_json)
+
+    async def read(mesh: AgentMesh) -> list[Record]:
+        found = await _ack(mesh, ids, claim_owner)
+        return await records(mesh, found) if as_json else [short_line(each) for each in found]
+
+    show_several(run_agent_command("messages ack", read), as_json=as_json)
 
 
-async def _ack(mesh: Mesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
+async def _ack(mesh: AgentMesh, ids: Sequence[str], claim_owner: str) -> list[Message]:
+    if not isinstance(mesh, Mesh):
+        return [await mesh.messages.ack_by_claim(each, claim_owner) for each in ids]
     claimed = [await mesh.messages.get_claimed(each, claim_owner) for each in ids]
     await mesh.messages.ack(*claimed)
     return [await mesh.messages.queries.get(message.message_uuid) for message in claimed]
@@ -230,9 +237,16 @@ def nack(
       vox-mesh messages nack 01K9 --claim "$claim_owner" --retry-in 5m --reason "the build is red"
     """
 
-    async def reject(mesh: Mesh) -> Message:
+    async def reject(mesh: AgentMesh) -> Message:
+        if not isinstance(mesh, Mesh):
+            return await mesh.messages.nack_by_claim(
+                message_uuid, claim_owner, retry_in=retry_in, reason=reason
+            )
         claimed = await mesh.messages.get_claimed(message_uuid, claim_owner)
         await mesh.messages.nack(claimed, retry_in=retry_in, reason=reason)
         return await mesh.messages.queries.get(claimed.message_uuid)
 
-    _show_one("nack", reject, as_json=as_json)
+    async def read(mesh: AgentMesh) -> Record:
+        return (await records(mesh, [await reject(mesh)]))[0]
+
+    show_message(run_agent_command("messages nack", read), as_json=as_json)

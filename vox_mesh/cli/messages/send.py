@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +23,8 @@ from vox_mesh.cli.support.output import (
     show_lines,
     show_several,
 )
-from vox_mesh.cli.support.session import start_quickly
-from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, OutcomeUnknown
+from vox_mesh.cli.support.session import AgentMesh, run_as_agent, start_quickly
+from vox_mesh.errors import BadValue, DatabaseUnavailable, NoAnswer, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
 from vox_mesh.messages.messages import DEFAULT_PRIORITY
 from vox_mesh.model.base.keys import SigningKey
@@ -106,21 +107,23 @@ def send(
     """
     if more := click.get_current_context().args:
         raise _too_many_words(to, body, more)
-    settings = start_quickly("send")
+    settings = start_quickly("send", through_node=True)
     if key is not None and to == EVERYONE:
         raise BadValue(
             "--key can't be combined with `*`: each recipient gets a message of its own", hint="omit --key"
         )
+    name = acting_agent(sender, settings, "--from")
     options |= {
-        "sender": acting_agent(sender, settings, "--from"),
+        "sender": name,
         "ack_within": wait_ack if ack_within is None else ack_within,
         "traceparent": _traceparent(),
     }
-    options["signed_by"] = _key_of(options["sender"], settings)
+    if settings.node is None:  # else the client signs
+        options["signed_by"] = _key_of(options["sender"], settings)
     value = body_of(body, is_text=is_text)
     sending = _Sending(to, value, options, reply_to, wait_ack, as_json=as_json)
     if to == EVERYONE:
-        sent = asyncio.run(sending.to_everyone(settings))
+        sent = asyncio.run(run_as_agent(settings, name, sending.to_everyone))
         if as_json or verbose or not sent:
             show_several(sent, as_json=as_json)
         else:
@@ -128,7 +131,7 @@ def send(
         if not sent:
             raise NotKnown("no other agent known", hint="pass an agent's name: its inbox keeps the message")
     else:
-        sent = asyncio.run(sending.to_one(settings, key or new_key()))
+        sent = asyncio.run(run_as_agent(settings, name, partial(sending.to_one, key=key or new_key())))
         show_done(sent[0], _summary(sent[0], wait_ack), as_json=as_json, verbose=verbose)
     is_done = wait_ack is None or all(each["state"] == MessageState.ACKED for each in sent)
     return ExitCode.DONE if is_done else ExitCode.NO
@@ -191,31 +194,29 @@ class _Sending:
         self._wait_ack = wait_ack
         self._as_json = as_json
 
-    async def to_one(self, settings: Settings, key: str) -> list[Record]:
+    async def to_one(self, mesh: AgentMesh, key: str) -> list[Record]:
         """Send one message under this id; wait for its acknowledgement, if requested."""
-        async with Mesh.open_command(settings) as mesh:
-            await self._set_reply(mesh)
-            try:
-                sent = await mesh.messages.send(self._to, self._body, key=key, **self._options)
-            except OutcomeUnknown as unknown:
-                unknown.hint = f"run it again with --key {key}: the message is sent only once"
-                raise
-            return await self._records(mesh, [await self._final_state(mesh, sent)])
+        await self._set_reply(mesh)
+        try:
+            sent = await mesh.messages.send(self._to, self._body, key=key, **self._options)
+        except (NoAnswer, OutcomeUnknown) as unknown:
+            unknown.hint = f"run it again with --key {key}: the message is sent only once"
+            raise
+        return await self._records(mesh, [await self._final_state(mesh, sent)])
 
-    async def to_everyone(self, settings: Settings) -> list[Record]:
+    async def to_everyone(self, mesh: AgentMesh) -> list[Record]:
         """Send a message to everyone; wait for all acknowledgements, if requested."""
-        async with Mesh.open_command(settings) as mesh:
-            await self._set_reply(mesh)
-            sent = await mesh.messages.broadcast(self._body, **self._options)
-            return await self._records(
-                mesh, await asyncio.gather(*(self._final_state(mesh, each) for each in sent))
-            )
+        await self._set_reply(mesh)
+        sent = await mesh.messages.broadcast(self._body, **self._options)
+        return await self._records(
+            mesh, await asyncio.gather(*(self._final_state(mesh, each) for each in sent))
+        )
 
-    async def _set_reply(self, mesh: Mesh) -> None:
+    async def _set_reply(self, mesh: AgentMesh) -> None:
         """Set the thread and correlation of the message that this one replies to."""
         if self._reply_to is None:
             return
-        message = await mesh.messages.queries.find(self._reply_to)
+        message = await _find(mesh, self._reply_to)
         if message is None:
             if not is_ulid(self._reply_to):  # else it may have been pruned
                 raise NotKnown(f"message {self._reply_to} not found", hint="run `vox-mesh messages list`")
@@ -226,13 +227,20 @@ class _Sending:
         if message.correlation_id is not None:
             self._options.setdefault("correlation", message.correlation_id)
 
-    async def _records(self, mesh: Mesh, sent: Sequence[Message]) -> list[Record]:
+    async def _records(self, mesh: AgentMesh, sent: Sequence[Message]) -> list[Record]:
         return await records(mesh, sent) if self._as_json else [line(each) for each in sent]
 
-    async def _final_state(self, mesh: Mesh, sent: Message) -> Message:
+    async def _final_state(self, mesh: AgentMesh, sent: Message) -> Message:
         """Return the stored message, once it is acknowledged or the wait is over."""
         with suppress(DatabaseUnavailable):  # the message is already stored
             if self._wait_ack is not None and await mesh.messages.wait_for_ack(sent, self._wait_ack):
                 sent = sent._replace(state=MessageState.ACKED)
-            return await mesh.messages.queries.find(sent.message_uuid) or sent
+            if self._wait_ack is None and not isinstance(mesh, Mesh):
+                return sent  # a node answers with what is stored
+            return await _find(mesh, sent.message_uuid) or sent
         return sent
+
+
+async def _find(mesh: AgentMesh, beginning: str) -> Message | None:
+    messages = mesh.messages.queries if isinstance(mesh, Mesh) else mesh.messages
+    return await messages.find(beginning)

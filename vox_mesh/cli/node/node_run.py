@@ -18,7 +18,9 @@ from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.logs import set_log_node, set_up_logs
 from vox_mesh.cli.support.options import grace_option, handlers_option
+from vox_mesh.cli.support.session import refuse_node
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
+from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.node import MeshNode
@@ -49,6 +51,11 @@ class Work(NamedTuple):
     concurrency: int
     grace_s: float
     kinds: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    async def start(self, worker: Worker) -> None:
+        """Start the worker of the node."""
+        await worker.start(concurrency=self.concurrency, kinds=self.kinds, tags=self.tags)
 
 
 class NodeRun:
@@ -116,14 +123,14 @@ class NodeRun:
 
         async def run() -> None:
             if not worker.is_running:
-                await worker.start(concurrency=work.concurrency, kinds=work.kinds)
+                await work.start(worker)
             try:
                 await worker.broken()
             finally:
                 await worker.stop(work.grace_s)
 
         mesh.health.is_beginning = True
-        await worker.start(concurrency=work.concurrency, kinds=work.kinds)
+        await work.start(worker)
         mesh.health.is_beginning, mesh.health.is_to_work = False, True
         mesh.supervisor.start(_WORKER, run)
         _log.info(
@@ -270,6 +277,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     settings = load_settings(**chosen)
+    refuse_node(settings, "up")
     set_up_logs(settings.log_format)
     if settings.backend is Backend.MEMORY:
         if "enabled" not in settings.model_fields_set:

@@ -54,7 +54,7 @@ def beat(follow: bool, as_json: bool) -> int:
     Example:
       vox-mesh beat --follow
     """
-    return run_until_signalled(_beat(start(), follow=follow, as_json=as_json))
+    return run_until_signalled(_beat(start("beat"), follow=follow, as_json=as_json))
 
 
 async def _beat(settings: Settings, *, follow: bool, as_json: bool) -> int:
@@ -154,5 +154,5 @@ def resolve(address: str, as_json: bool) -> None:
       vox-mesh ucxl resolve 'ucxl://proj:any/*/task/ingest;beats=^^4;phase=work'
     """
     parsed = parse(address)
-    moment = asyncio.run(run_on_mesh(start(), lambda mesh: moment_of(mesh, parsed)))
+    moment = asyncio.run(run_on_mesh(start("ucxl resolve"), lambda mesh: moment_of(mesh, parsed)))
     show_one(vars(moment), as_json=as_json)

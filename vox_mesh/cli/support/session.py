@@ -35,8 +35,17 @@ AgentCommand: TypeAlias = "Callable[[AgentMesh], Coroutine[Any, Any, Result]]"
 """The work of a command that also goes through a node."""
 
 
-def start(**values: Any) -> Settings:
-    """Load the settings, with these values instead of the variables', and set up the logs."""
+def start(command: str, **values: Any) -> Settings:
+    """Load the settings, with these values instead of the variables', and set up the logs.
+
+    Raises `BadSettings` if the command should go through a node, which it can't.
+    """
+    settings = _load(**values)
+    refuse_node(settings, command)
+    return settings
+
+
+def _load(**values: Any) -> Settings:
     from pydantic import SecretStr  # imported late: short commands do without
 
     from vox_mesh.settings import load_settings
@@ -49,8 +58,8 @@ def start(**values: Any) -> Settings:
 
 def start_shared(command: str, **values: Any) -> Settings:
     """Start a command that needs a shared backend. Raises `BadSettings` on the memory backend."""
-    settings = start(**values)
-    _refuse_without_mesh(settings, command)
+    settings = start(command, **values)
+    _refuse_memory(settings, command)
     return settings
 
 
@@ -61,21 +70,23 @@ def start_quickly(command: str, *, through_node: bool = False) -> Settings:
     """
     settings = quick_settings()
     if settings is None:
-        settings = start()
+        settings = _load()
     else:
         set_up_logs(settings.log_format, (), settings.agent_id)  # ordinary settings hold no secrets
-    if settings.node is None or not through_node:
-        _refuse_without_mesh(settings, command)
+    if settings.node is None:
+        _refuse_memory(settings, command)
+    elif not through_node:
+        refuse_node(settings, command)
     return settings
 
 
-def _refuse_without_mesh(settings: Settings, command: str) -> None:
+def refuse_node(settings: Settings, command: str) -> None:
+    """Raise `BadSettings` if a node is set, through which the command does not work."""
     if settings.node is not None:
         raise BadSettings(
             f"`vox-mesh {command}` does not work through a node, and VOX_MESH_NODE is set",
             hint="run it as the node's own user, without VOX_MESH_NODE",
         )
-    _refuse_memory(settings, command)
 
 
 def _refuse_memory(settings: Settings, command: str) -> None:
@@ -102,6 +113,11 @@ async def engine_session(settings: Settings, *, beside_others: bool = False) -> 
         yield engine
     finally:
         await engine.close()
+
+
+def run_agent_command(command: str, work: AgentCommand[Result]) -> Result:
+    """Run the work of a command on the shared mesh, or through the node in VOX_MESH_NODE."""
+    return asyncio.run(run_as_agent(start_quickly(command, through_node=True), None, work))
 
 
 def run_command(command: str, work: Work[Result]) -> Result:

@@ -48,6 +48,7 @@ from vox_mesh.http.principals.digests import check_digest
 from vox_mesh.http.principals.needs import Need
 from vox_mesh.http.principals.own_names import check_headers, with_own_name
 from vox_mesh.http.problems import Handler, Problem, problem_of
+from vox_mesh.http.redaction import redacted_json
 from vox_mesh.http.requests import RequestScope, body_of, read_body
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.acting import acting_as, acting_as_principal
@@ -167,9 +168,10 @@ class Api:
         if isinstance(answer, JsonLines | Content):
             return await send_stream(request, answer)
         is_redacted = credential.is_redacted or (credential.agent is not None and operation.need.is_read)
+        redact = partial(redacted_json, reader=credential.agent) if is_redacted else None
         body = None if is_redacted else encoded_at_once(answer)
         if body is None:
-            body = b"".join(await in_slices(encoded(answer, is_redacted=is_redacted)))
+            body = b"".join(await in_slices(encoded(answer, redact)))
         return _respond(request, body, operation.status, _link_to_next(request, answer))
 
     async def _count(self, credential: Credential, operation: Operation, body: Any) -> None:

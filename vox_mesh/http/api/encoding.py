@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import orjson
 
-from vox_mesh.http.redaction import is_redacted_as_one, redacted_json
+from vox_mesh.http.redaction import is_redacted_as_one
+
+Redact = Callable[[Any], Iterator[bytes]]
+"""Yields the JSON of a value without what its reader may not see."""
 
 _FEW: Final = 16
 
@@ -24,17 +27,20 @@ def _lists_of(answer: Any) -> Iterator[Sequence[Any]]:
     return (each for each in values if isinstance(each, list | tuple))
 
 
-def encoded(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
-    """Yield the JSON of an answer. Each item of a list is a piece, also of the lists in an object."""
+def encoded(answer: Any, redact: Redact | None) -> Iterator[bytes]:
+    """Yield the JSON of an answer; each item of a list is a piece, also of the lists in an object.
+
+    `redact`: without it, nothing is hidden.
+    """
     if isinstance(answer, list):
-        yield from _array(answer, is_redacted=is_redacted)
+        yield from _array(answer, redact)
     elif is_dataclass(answer) and not is_redacted_as_one(each.name for each in fields(answer)):
-        yield from _object(answer, is_redacted=is_redacted)
+        yield from _object(answer, redact)
     else:
-        yield from _json(answer, is_redacted=is_redacted)
+        yield from _json(answer, redact)
 
 
-def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
+def _object(answer: Any, redact: Redact | None) -> Iterator[bytes]:
     separator = b"{"
     members: dict[str, Any] = {}  # the ones since the last list, which are one piece
     for field in fields(answer):
@@ -43,26 +49,24 @@ def _object(answer: Any, *, is_redacted: bool) -> Iterator[bytes]:
             members[field.name] = value
             continue
         if members:
-            yield separator + b"".join(_json(members, is_redacted=is_redacted))[1:-1]
+            yield separator + b"".join(_json(members, redact))[1:-1]
             separator, members = b",", {}
         yield separator + orjson.dumps(field.name) + b":"
-        yield from _array(value, is_redacted=is_redacted)
+        yield from _array(value, redact)
         separator = b","
     if members:
-        yield separator + b"".join(_json(members, is_redacted=is_redacted))[1:-1]
+        yield separator + b"".join(_json(members, redact))[1:-1]
     yield b"}"
 
 
-def _array(items: Sequence[Any], *, is_redacted: bool) -> Iterator[bytes]:
+def _array(items: Sequence[Any], redact: Redact | None) -> Iterator[bytes]:
     yield b"["
     for at, item in enumerate(items):
         if at:
             yield b","
-        yield from _json(item, is_redacted=is_redacted)
+        yield from _json(item, redact)
     yield b"]"
 
 
-def _json(value: Any, *, is_redacted: bool) -> Iterator[bytes]:
-    if is_redacted:
-        return redacted_json(value)
-    return iter((orjson.dumps(value),))
+def _json(value: Any, redact: Redact | None) -> Iterator[bytes]:
+    return iter((orjson.dumps(value),)) if redact is None else redact(value)

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema
 from vox_mesh.jobs.jobs import MAX_AT_ONCE
 from vox_mesh.model.jobs.manifest import Manifest, manifests_at
 from vox_mesh.model.jobs.manifest_fields import MAX_AFTER
-from vox_mesh.model.jobs.records import EXEC
+from vox_mesh.model.jobs.records import EXEC, MAX_TAGS, TAG
 from vox_mesh.model.rhythm.budgets import BAR_DIGITS, WAITS
 from vox_mesh.model.rhythm.costs import CLASSED, MOST, PLAIN
 from vox_mesh.model.rhythm.policy import PHASES
@@ -180,6 +180,12 @@ _WRITTEN: Final[dict[str, dict[str, Any]]] = {
     "lease": {"anyOf": [_duration(1), {"enum": ["phase", "bar"]}]},
     "score": SCORE,
     "budget": BUDGET,
+    "tags": {
+        "type": "array",
+        "maxItems": MAX_TAGS,
+        "uniqueItems": True,
+        "items": {"type": "string", "pattern": f"^{TAG}$"},
+    },
     "nonce": {**_TEXT, "minLength": 1, "maxLength": 128},
 }
 """The schemas of fields that are stored in another form, or checked by code."""

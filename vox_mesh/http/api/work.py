@@ -21,7 +21,9 @@ from vox_mesh.jobs.work.requests import MAX_REQUEST_ID
 from vox_mesh.jobs.work.wanted import MAX_AT_ONCE, MAX_CAPACITY, MAX_KINDS, MAX_LEASE_S, MIN_LEASE_S
 from vox_mesh.model.grants.capability import TAKE
 from vox_mesh.model.jobs.bundle import base64_content
+from vox_mesh.model.jobs.manifest_fields import Tag
 from vox_mesh.model.jobs.question import ANSWER, MAX_CHOICES, MAX_TEXT, Question
+from vox_mesh.model.jobs.records import MAX_OWN_TAGS
 from vox_mesh.model.messages.records import inbox_names
 from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.runtime.services import MeshServices
@@ -68,8 +70,9 @@ _MAX_MESSAGES: Final = 100
 class TakeRequest(RequestModel):
     """The kinds of jobs, or prefixes such as `build.*`; how many, how long to wait, and the lease.
 
-    With `capacity`, it takes no more than the agent may hold in total. A request that is sent again with its
-    `request_id`, because its answer was lost, gets the same jobs.
+    With `capacity`, it takes no more than the agent may hold in total. A job with tags is given only to an
+    agent that has them all in `tags`. A request that is sent again with its `request_id`, because its answer
+    was lost, gets the same jobs.
     """
 
     kinds: Annotated[list[Text], Field(min_length=1, max_length=MAX_KINDS, default_factory=lambda: ["*"])]
@@ -77,6 +80,7 @@ class TakeRequest(RequestModel):
     wait: Wait = 0.0
     lease: Lease | None = None
     capacity: Annotated[int, Field(ge=1, le=MAX_CAPACITY)] | None = None
+    tags: Annotated[list[Tag], Field(max_length=MAX_OWN_TAGS, default_factory=list)]
     request_id: Annotated[str, Field(min_length=1, max_length=MAX_REQUEST_ID)] | None = None
 
     @property
@@ -109,6 +113,7 @@ async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
         wait=body.wait,
         lease=body.lease,
         capacity=body.capacity,
+        tags=body.tags,
         request_id=body.request_id,
     )
     return [TakenView.of(each) for each in taken]

@@ -23,7 +23,7 @@ from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation
-from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job, covers
+from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, NO_TAGS, Job, Tags, covers
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS
 from vox_mesh.observability.log_context import detached_context
 from vox_mesh.oplog.grants.permits import Permit, Permits
@@ -196,28 +196,30 @@ class Taker:
             and self._chooser.can_spend(request.attested.agent)
             and not (await request.limits.blocked_claims()).is_all
         ]
-        looks = [await self._look_for(group, present) for group in self._by_budget(able)]
+        looks = [await self._look_for(group, present) for group in self._groups(able)]
         self._dismiss([request for request in asked if request not in able], _NO_CHOICE)
         return _soonest(looks)
 
-    def _by_budget(self, able: Sequence[WaitingAgent]) -> list[list[WaitingAgent]]:
-        """Return the agents whose own budgets decide what each may take, and the others together."""
-        groups: dict[str | None, list[WaitingAgent]] = {None: []}
+    def _groups(self, able: Sequence[WaitingAgent]) -> list[list[WaitingAgent]]:
+        """Return the agents by their tags; one whose own budgets decide what it may take is on its own."""
+        groups: dict[tuple[str | None, Tags], list[WaitingAgent]] = {}
         for request in able:
             agent = request.attested.agent
-            groups.setdefault(agent if self._chooser.has_budget(agent) else None, []).append(request)
-        return list(groups.values())
+            own = agent if self._chooser.has_budget(agent) else None
+            groups.setdefault((own, request.wanted.tags), []).append(request)
+        return list(groups.values()) or [[]]
 
     async def _look_for(self, able: Sequence[WaitingAgent], present: Sequence[str]) -> NextLook:
-        """Survey the queue for agents with the same budgets, and claim jobs for them."""
+        """Survey the queue for agents with the same budgets and tags, and claim jobs for them."""
         kinds = [kind for kind in present if any(request.wants(kind) for request in able)]
         blocked = (await able[0].limits.blocked_claims()) if able else ClaimBlock()
         wanted = sum(request.room for request in able)
         agent = able[0].attested.agent if able else None
-        survey = await self._round.survey(kinds, wanted, blocked, (), agent)
+        tags = able[0].wanted.tags if able else NO_TAGS
+        survey = await self._round.survey(kinds, wanted, blocked, (), agent, tags)
         choice = self._chooser.choose(survey.jobs, max(1, wanted), len(survey.jobs), is_deep=survey.is_deep)
         shares = _share_out(choice.take, able)
-        claimed = await self._claim(shares) if shares else 0
+        claimed = await self._claim(shares, tags) if shares else 0
         await self._chooser.refresh_membership()
         if claimed:
             self._race_backoff.reset()
@@ -238,10 +240,10 @@ class Taker:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    async def _claim(self, shares: dict[WaitingAgent, list[Claimable]]) -> int:
+    async def _claim(self, shares: dict[WaitingAgent, list[Claimable]], tags: Tags) -> int:
         """Claim for each agent its share, and answer the ones that got something. Return how many jobs."""
         chosen = [job for share in shares.values() for job in share]
-        genuine = {job.job_id: job for job in await self._round.still_genuine(chosen)}
+        genuine = {job.job_id: job for job in await self._round.still_genuine(chosen, tags)}
         claims = [
             self._claim_for(request, [genuine[each.job_id] for each in share if each.job_id in genuine])
             for request, share in shares.items()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.durations import Duration, checked_seconds
-from vox_mesh.model.jobs.records import check_pattern
+from vox_mesh.model.jobs.records import Tags, check_pattern, checked_tags
 
 MAX_AT_ONCE: Final = 100
 """The jobs that one request may take."""
@@ -29,8 +29,18 @@ class WantedJobs(NamedTuple):
     capacity: int | None
     """How many jobs it wants to hold at most, including the ones that it holds already."""
 
+    tags: Tags
+    """The tags that a job may have."""
+
     @classmethod
-    def of(cls, kinds: Sequence[str], count: int, lease: Duration | None, capacity: int | None) -> Self:
+    def of(
+        cls,
+        kinds: Sequence[str],
+        count: int,
+        lease: Duration | None,
+        capacity: int | None,
+        tags: Iterable[str],
+    ) -> Self:
         """Return what an agent asks for. Raises `BadValue` if a value is out of range."""
         for name, number, most in (
             ("count", count, MAX_AT_ONCE),
@@ -40,7 +50,8 @@ class WantedJobs(NamedTuple):
             if not 1 <= number <= most:
                 raise BadValue(f"{name} must be between 1 and {most}, got {number}")
         patterns = [check_pattern(each) for each in kinds]
-        return cls(patterns, count, None if lease is None else lease_ms_of(lease), capacity)
+        lease_ms = None if lease is None else lease_ms_of(lease)
+        return cls(patterns, count, lease_ms, capacity, checked_tags(tags))
 
 
 def lease_ms_of(lease: Duration) -> int:

@@ -8,7 +8,7 @@ so a restart changes nothing: the claim token is what counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -151,16 +151,18 @@ class AgentWork:
         wait: Duration = 0.0,
         lease: Duration | None = None,
         capacity: int | None = None,
+        tags: Iterable[str] = (),
         request_id: str | None = None,
     ) -> list[TakenJob]:
         """Take up to `count` ready jobs of these kinds, and wait for one if there is none.
 
         `capacity`: how many jobs the agent wants to hold at most in total, through all nodes.
+        `tags`: the tags that the agent has; a job with others is not taken.
         `lease` counts unless the job has a lease of its own. Commands must be named: they are of kind `exec`.
         An agent that repeats a `request_id` gets the jobs again that it was given under it, and no others.
         """
         attested = AgentAttestation(checked_agent(agent))
-        wanted = WantedJobs.of(kinds, count, lease, capacity)
+        wanted = WantedJobs.of(kinds, count, lease, capacity, tags)
         wait_s = seconds_of("wait", wait)
         await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in wanted.patterns])
         if request_id is None:

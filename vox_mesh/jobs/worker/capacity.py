@@ -11,7 +11,7 @@ from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.handlers import Handler, HandlerSet
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
-from vox_mesh.model.jobs.records import EXEC
+from vox_mesh.model.jobs.records import EXEC, NO_TAGS, checked_tags
 
 DEFAULT_CONCURRENCY: Final = 8
 MAX_CONCURRENCY: Final = 1_000
@@ -36,15 +36,17 @@ class Capacity:
         """The commands this worker runs, or `None` if it runs no commands."""
         self.policy_roots = policy_roots
         """The policy roots that a job must have one of, or `None` if it needs none."""
+        self.tags = NO_TAGS
+        """The tags that a job may have."""
         self.total = 0
         """The maximum number of concurrent jobs, 0 while the worker is stopped."""
         self.taken = 0
         """The capacity used by running jobs, and by handler threads that outlast their attempts."""
 
-    def open(self, total: int, kinds: Iterable[str] = ()) -> None:
-        """Allow `total` concurrent jobs of `kinds`, or of every kind that has a handler.
+    def open(self, total: int, kinds: Iterable[str] = (), tags: Iterable[str] = ()) -> None:
+        """Allow `total` concurrent jobs of `kinds`, or of every kind that has a handler, without other tags.
 
-        Raises `BadValue` if a kind has no handler, or if nothing can run.
+        Raises `BadValue` if a kind has no handler, if a tag is malformed, or if nothing can run.
         """
         if not 1 <= total <= MAX_CONCURRENCY:
             raise BadValue(f"concurrency must be between 1 and {MAX_CONCURRENCY}, got {total}")
@@ -57,6 +59,7 @@ class Capacity:
                 "the worker has no handlers and runs no commands",
                 hint="register a handler with @mesh.worker.handles(KIND), or pass --exec",
             )
+        self.tags = checked_tags(tags)
         self.total = total
 
     def close(self) -> None:

@@ -89,6 +89,11 @@ class Chooser:
         """Return what of the rhythm pending jobs waited for when the situation was read."""
         return self._now.bindings
 
+    @property
+    def has_tagged(self) -> bool:
+        """Return whether pending jobs might have tags when the situation was read."""
+        return self._now.has_tagged
+
     async def refresh_membership(self) -> None:
         """Read the other nodes again if the last reading is too old."""
         now = self._monotonic()

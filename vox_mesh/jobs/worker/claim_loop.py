@@ -140,7 +140,9 @@ class ClaimLoop:
             await self._chooser.refresh_membership()  # now rather than when there are jobs to claim
             return AFTER_CHANGE
         blocked = await self._limits.blocked_claims()
-        survey = await self._round.survey(kinds, free, blocked, self._executor.running, self._limits.agent)
+        survey = await self._round.survey(
+            kinds, free, blocked, self._executor.running, self._limits.agent, self._capacity.tags
+        )
         choice = self._select(survey, free)
         claimed = await self._claim_and_start(choice.take) if choice.take else 0
         await self._chooser.refresh_membership()
@@ -159,7 +161,7 @@ class ClaimLoop:
 
     async def _claim_and_start(self, chosen: Sequence[Claimable]) -> int:
         """Claim the chosen jobs that are still claimable and authentic, start these, and return how many."""
-        jobs = await self._round.still_genuine(chosen)
+        jobs = await self._round.still_genuine(chosen, self._capacity.tags)
         if not self._capacity.total:  # the worker was stopped meanwhile
             return 0
         count = 0

@@ -14,7 +14,7 @@ from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.jobs.worker.claimer import THROTTLE_S, Claimed, JobClaimer
 from vox_mesh.jobs.worker.limits import ClaimBlock
 from vox_mesh.model.jobs.policy_roots import PolicyRoots, allows
-from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.records import NO_TAGS, Job, Tags
 from vox_mesh.model.rhythm.bindings import NO_BINDINGS, Opening, Openings
 from vox_mesh.model.rhythm.openings import openings_at
 from vox_mesh.model.rhythm.plan import Plan
@@ -95,10 +95,12 @@ class ClaimRound:
         blocked: ClaimBlock,
         running: Collection[str],
         agent: str | None = None,
+        tags: Tags = NO_TAGS,
     ) -> Survey:
         """Read the ready jobs of these kinds, as many as it takes to fill the free capacity of all nodes.
 
-        `agent` is charged for all of them, if there is only one.
+        `agent` is charged for all of them, if there is only one. Jobs with tags that are not in `tags` are
+        left out.
         """
         kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not blocked.is_all]
         unthrottled = [kind for kind in kinds if not self._claimer.is_throttled(kind)]
@@ -114,6 +116,7 @@ class ClaimRound:
             policy_roots=self._policy_roots,
             openings=openings,
             spend_left=self._chooser.spend_left(agent),
+            tags=tags if self._chooser.has_tagged else None,
         )
         is_deep = len(ready) + len(unreadable) == window
         if unreadable:
@@ -131,15 +134,15 @@ class ClaimRound:
         """Return which bindings to the rhythm are open at a time."""
         return openings_at(await self._read_plan(), bindings, at_ms) if bindings else NO_BINDINGS
 
-    async def still_genuine(self, chosen: Sequence[Claimable]) -> list[Job]:
-        """Return the chosen jobs that are still claimable, authentic and of an allowed policy root."""
+    async def still_genuine(self, chosen: Sequence[Claimable], tags: Tags = NO_TAGS) -> list[Job]:
+        """Return the chosen jobs that are still claimable, authentic and allowed to a claimant with tags."""
         placed = await self._authorship.still_claimable(chosen, self._chooser.rekeyed)
         if len(placed) < len(chosen):
             self._chooser.invalidate_membership()
         if unreadable := [each.job.id for each in placed if each.job.fault is not None]:
             await self._jobs.quarantine(unreadable)
             placed = [each for each in placed if each.job.id not in unreadable]
-        return [job for job in await self._authorship.genuine(placed) if self._is_allowed(job)]
+        return [job for job in await self._authorship.genuine(placed) if self._is_allowed(job, tags)]
 
     async def claim(
         self, jobs: Sequence[Job], lease_of: Callable[[Job], int], permit: Permit | None = None
@@ -156,10 +159,11 @@ class ClaimRound:
             for claimed in await self._claimer.claim(group, lease_ms, permit, opening):
                 yield claimed
 
-    def _is_allowed(self, job: Job) -> bool:
-        """Return whether the verified manifest has an allowed policy root; a survey reads any row."""
+    def _is_allowed(self, job: Job, tags: Tags) -> bool:
+        """Return whether the verified manifest has an allowed policy root and tags: surveys read any row."""
         roots = self._policy_roots
-        return roots is None or allows(roots, job.core.get("policy_root"))
+        is_allowed = roots is None or allows(roots, job.core.get("policy_root"))
+        return is_allowed and tags >= job.tags
 
     async def next_look(self, survey: Survey, choice: ClaimChoice) -> NextLook:
         """Return when to look again after a look that chose nothing."""

@@ -180,21 +180,28 @@ class Worker(RenamedAttributes):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         kinds: Iterable[str] = (),
+        tags: Iterable[str] = (),
         grace: Duration = _STOP_GRACE_S,
     ) -> AsyncIterator[None]:
         """Run jobs until the end of the block, then drain: release jobs unfinished after `grace`."""
         grace_s = seconds_of("grace", grace)
-        await self.start(concurrency=concurrency, kinds=kinds)
+        await self.start(concurrency=concurrency, kinds=kinds, tags=tags)
         try:
             yield
         finally:
             await self.stop(grace_s)
 
-    async def start(self, *, concurrency: int = DEFAULT_CONCURRENCY, kinds: Iterable[str] = ()) -> None:
-        """Start claiming jobs of `kinds`, or of every kind that has a handler."""
+    async def start(
+        self,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        kinds: Iterable[str] = (),
+        tags: Iterable[str] = (),
+    ) -> None:
+        """Start claiming jobs of `kinds`, or of every kind that has a handler, without other tags."""
         if self.is_running or self._capacity.total:  # another call may be starting it
             raise BadValue("the worker is running already", hint="stop it first")
-        self._capacity.open(concurrency, kinds)
+        self._capacity.open(concurrency, kinds, tags)
         self._finisher.timeout_s = None
         try:
             await self._artifacts.sweep()

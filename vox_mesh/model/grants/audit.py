@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.hlc import Hlc
+from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.capability import TAKE, Act
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.grants.needs import acts_of, is_checked
 from vox_mesh.model.jobs.records import ABORT, CLAIM, SCHEDULE
-from vox_mesh.model.messages.records import MESH_AGENT
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.model.oplog.verification import APPROVE, DELEGATE, DENY, OWNER_GRANTS, READ_ERRORS, REQUEST

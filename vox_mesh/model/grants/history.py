@@ -115,6 +115,8 @@ class GrantHistory:
         chain = [*self.chain(grant.parent_id or ""), grant]
         if len(chain) < 2 or chain_fault(chain, chain[0].issuer_key) is not None:
             return False
+        if not self.may_delegate(chain[-2]):
+            return False
         parent = self._records[chain[-2].grant_id]
         return parent.revoked_at > entry.id and self._record(entry, grant)
 
@@ -171,6 +173,11 @@ class GrantHistory:
     def admitted(self) -> list[AdmittedAgent]:
         """Return all admitted agents."""
         return [each[-1][1] for each in self._admitted.values()]
+
+    def may_delegate(self, grant: Grant) -> bool:
+        """Return whether the agent of a grant still has its key: one that was replaced may be stolen."""
+        admitted = self.admission(grant.agent)
+        return admitted is not None and admitted.public_key == grant.agent_key
 
     def is_strict(self, entry_id: int = _NEVER) -> bool:
         """Return whether nothing was allowed without a grant when an entry was committed, or now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 import orjson
@@ -48,7 +48,7 @@ EXEC: Final = "exec"
 _CORE_FIELDS: Final = frozenset(
     {
         *("command", "args", "timeout", "env", "env_from", "cwd", "inputs", "policy_root"),
-        *("kind", "payload", "after", "nonce", "retry_of", "score", "budget"),
+        *("kind", "payload", "after", "nonce", "retry_of", "score", "budget", "tags"),
     }
 )
 _COMMAND_FIELDS: Final = ("args", "env", "env_from", "cwd")
@@ -112,6 +112,10 @@ class Manifest(BaseModel):
     )
     score: manifest_fields.Score | None = None  # validated by its own model
     budget: manifest_fields.Budget | None = None
+    tags: manifest_fields.Tags | None = Field(
+        None,
+        description="what its claimant must have: up to 16 words of a-z, 0-9, _, ., : and -, such as gpu",
+    )
     nonce: manifest_fields.Nonce | None = Field(None, description="a text of 1 to 128 characters")
     retry_of: manifest_fields.JobId | None = Field(None, description="a job id")
 
@@ -153,8 +157,12 @@ class Manifest(BaseModel):
             if fields[name] is not None or name == "payload"
         }
 
+    def document(self) -> dict[str, Any]:
+        """Return it as a document in JSON, which describes the same manifest."""
+        return {name: _in_json(value) for name, value in self._given().items()}
+
     def core(self) -> dict[str, Any]:
-        """Return the fields that identify the job and are hashed. An empty `after` counts as absent.
+        """Return the fields that identify the job and are hashed. Empty `after` and `tags` count as absent.
 
         A lease in time is not part of the core; a lease until the end of a phase or bar is.
         """
@@ -172,6 +180,8 @@ class Manifest(BaseModel):
             core["inputs"] = list(self.inputs)
         if isinstance(self.lease, Until):
             core["lease"] = self.lease.value
+        if tags := core.pop("tags", None):
+            core["tags"] = list(tags)
         if after := core.pop("after", None):
             core["after"] = [each.core for each in after]
         return core
@@ -244,6 +254,19 @@ class Manifest(BaseModel):
 def handler_manifest(kind: str, payload: Any, **fields: Any) -> Manifest:
     """Create the manifest of a job for a handler."""
     return Manifest.of(kind=kind, payload=payload, **fields)
+
+
+def _in_json(value: Any) -> Any:
+    match value:
+        case After():
+            return value.core
+        case timedelta():
+            return f"{value // timedelta(milliseconds=1)}ms"
+        case datetime():
+            return value.isoformat()
+        case tuple():
+            return [_in_json(each) for each in value]
+    return value
 
 
 def _names(value: object) -> set[str]:

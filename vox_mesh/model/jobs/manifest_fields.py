@@ -33,6 +33,7 @@ from vox_mesh.model.documents.validation import (
     named,
     shown,
 )
+from vox_mesh.model.jobs.records import MAX_TAGS, TAG
 from vox_mesh.model.rhythm.tempo import Until
 
 MAX_JSON_BYTES: Final = 256 * 1024
@@ -222,6 +223,16 @@ def _check_unique(after: tuple[After, ...]) -> tuple[After, ...]:
     return after
 
 
+def _tags(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tags in the order in which they are hashed."""
+    if len(tags) > MAX_TAGS:
+        raise flaw(f"has {len(tags)}; at most {MAX_TAGS} fit")
+    for index, each in enumerate(tags):
+        if each in tags[:index]:
+            raise flaw(f"{each} is named twice", index)
+    return tuple(sorted(tags))
+
+
 def _inputs(value: tuple[dict[str, Any], ...], info: ValidationInfo) -> tuple[dict[str, Any], ...]:
     copies = _json(list(value))
     return tuple(copies if info.context == STORED else map(_with_lower_hash, copies))
@@ -285,5 +296,7 @@ Backoff = Annotated[timedelta, PlainValidator(_duration(0, _DAY_MS))]
 Lease = Annotated[timedelta | Until, PlainValidator(_lease)]
 Score = Annotated[dict[str, Any], PlainValidator(_score)]
 Budget = Annotated[dict[str, Any], PlainValidator(_budget)]
+Tag = Annotated[str, StringConstraints(pattern=f"^{TAG}$")]
+Tags = Annotated[tuple[Tag, ...], FROM_LIST, AfterValidator(_tags)]
 Nonce = Annotated[Text, StringConstraints(min_length=1, max_length=128)]
 JobId = Annotated[str, StringConstraints(pattern=f"^{_JOB_ID.pattern}$")]

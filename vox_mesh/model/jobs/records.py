@@ -29,6 +29,18 @@ INFERENCE: Final = "RecordInference"
 EXEC: Final = "exec"
 """The kind of command jobs."""
 
+TAG: Final = r"[a-z0-9][a-z0-9_.:-]{0,63}"
+"""The pattern of a tag."""
+
+MAX_TAGS: Final = 16
+"""The tags that a job may have."""
+
+MAX_OWN_TAGS: Final = 64
+"""The tags that a worker or agent may have."""
+
+Tags = frozenset[str]
+NO_TAGS: Final[Tags] = frozenset()
+
 DEFAULT_PRIORITY: Final = 1
 DEFAULT_ATTEMPTS: Final = 3
 COMMAND_ATTEMPTS: Final = 1
@@ -181,6 +193,12 @@ class Job(NamedTuple):
         return str(budget.get("charge_to", "")) if isinstance(budget, dict) else ""
 
     @property
+    def tags(self) -> Tags:
+        """Return what a worker or agent must have to get the job."""
+        tags = self.core.get("tags")
+        return frozenset(map(str, tags)) if isinstance(tags, list) else NO_TAGS
+
+    @property
     def fault(self) -> str | None:
         """Return why the job can't be claimed by any node, or `None`: a column holds no such value."""
         if _JOB_ID.fullmatch(str(self.job_id)) is None:
@@ -242,6 +260,19 @@ def check_pattern(pattern: str) -> str:
             hint="for example cortex.extract, cortex.extract.* or *",
         )
     return pattern
+
+
+def checked_tags(tags: Iterable[str]) -> Tags:
+    """Return the tags of a worker or agent. Raises `BadValue` if one is malformed or there are too many."""
+    own = frozenset(tags)
+    if len(own) > MAX_OWN_TAGS:
+        raise BadValue(f"tags must be at most {MAX_OWN_TAGS}, got {len(own)}")
+    for each in sorted(own):
+        if not re.fullmatch(TAG, each):
+            raise BadValue(
+                f"a tag must be up to 64 of a-z, 0-9, _, ., : and -, got {each!r}", hint="for example gpu"
+            )
+    return own
 
 
 def matches(pattern: str, kind: str) -> bool:

@@ -14,6 +14,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.json_text import read_stored, shown
 from vox_mesh.model.base.keys import split_signature
+from vox_mesh.model.base.reserved import refuse_mesh_agent
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.agent_signature import SignedByAgent
 
@@ -30,9 +31,6 @@ UNKNOWN: Final = ""
 
 THREAD: Final = "hmmm://thread/"
 """The prefix of a thread's address."""
-
-MESH_AGENT: Final = "mesh"
-"""The sender of messages from the mesh itself."""
 
 _MAX_TTL_S: Final = 366 * 86_400.0
 _SIGNED_KIND: Final = "vox-mesh message 1"
@@ -197,7 +195,13 @@ def payload_of(body: Any, max_bytes: int = MAX_PAYLOAD_BYTES) -> str:
 
 
 def checked_agent(name: str) -> str:
-    """Return the name of an agent; raise `BadValue` if it is invalid."""
+    """Return the name of an agent; raise `BadValue` if it is invalid, or that of the mesh itself."""
+    refuse_mesh_agent(name)
+    return checked_sender(name)
+
+
+def checked_sender(name: str) -> str:
+    """Return the name of an agent, or of the mesh itself; raise `BadValue` if it is invalid."""
     if (
         not 0 < len(name) <= MAX_NAME
         or not name.isprintable()
@@ -214,7 +218,7 @@ def checked_agent(name: str) -> str:
 
 def checked_receiver(address: str) -> str:
     """Return the address of one inbox: an agent's name, or `role:` and the name of a role."""
-    checked_agent(address.removeprefix(ROLE))
+    checked_sender(address.removeprefix(ROLE))
     return address
 
 

@@ -181,7 +181,10 @@ class Grants:
                 f"agent {grant.agent!r} is not admitted with the key of this grant",
                 hint=_HINTS[_NOT_ADMITTED],
             )
-        if (fault := delegation_fault(parent, grant)) is not None:
+        fault = delegation_fault(parent, grant)
+        if fault is None and not history.may_delegate(parent):
+            fault = f"{parent.agent} was admitted with another key since"
+        if fault is not None:
             raise BadValue(
                 f"grant {parent.grant_id} can't be delegated like this: {fault}",
                 hint=f"run `vox-mesh grant show {parent.grant_id}` to see what it allows",

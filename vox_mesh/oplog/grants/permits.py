@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from vox_mesh.errors import (
     ApprovalNeeded,
-    BadValue,
     DatabaseUnavailable,
     LimitReached,
     MeshError,
     NotGranted,
     NotStrict,
 )
-from vox_mesh.model.messages.records import MESH_AGENT
+from vox_mesh.model.base.reserved import MESH_AGENT, refuse_mesh_agent
 from vox_mesh.model.oplog.verification import OWNER_ONLY
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
@@ -261,8 +260,8 @@ class Permits:
         """
         if (approved := _approved.get()) is not None:
             return await act(approved)
-        if agent == MESH_AGENT:
-            raise BadValue(f"agent must not be {MESH_AGENT!r}: only the mesh itself acts in this name")
+        if agent is not None:
+            refuse_mesh_agent(agent)
         if not in_any_mode:
             await self.refuse_unless_strict()
         try:
