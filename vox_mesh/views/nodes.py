@@ -29,7 +29,6 @@ class NodeView(RecordView, record=Node, without=("now_ms",)):
     node_id: str
     state: str
     role: str
-    admitted: bool
     age_ms: int
     missed: int
     consuming: bool
@@ -37,6 +36,7 @@ class NodeView(RecordView, record=Node, without=("now_ms",)):
     kinds: list[str]
     policy_roots: list[str] | None
     faults: list[str]
+    admitted: bool
 
     @classmethod
     def of(cls, node: Node, standing: NodeStanding) -> NodeView:

@@ -213,6 +213,6 @@ async def test_after_all_of_this_the_roster_is_what_the_log_says(pair: Pair) -> 
 
 @pytest.mark.parametrize("name", ["take", "claim"])
 async def test_a_claim_finds_its_jobs_by_their_ids(local: MeshNode, name: str) -> None:
-    values = (*local.store.mesh_id, "op", '{"jobs":[]}', "node", 1, NO_ROUTES.text)
+    values = (*local.store.mesh_id, "op", '{"jobs":[]}', "node", 1, NO_ROUTES.text, None)
     plan = await local.store.read(f"EXPLAIN QUERY PLAN {named('jobs')[name]}", values)
     assert not [row["detail"] for row in plan if row["detail"].startswith("SCAN jobs")]
