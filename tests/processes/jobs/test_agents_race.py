@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -138,12 +139,19 @@ async def _assert_agents_named(run: Works, history: History, names: Sequence[str
         assert (await verify_proof(run.mesh, item["job_id"])).valid
 
 
-async def test_agents_race_for_jobs_and_each_is_completed_once(tmp_path: Path) -> None:
-    settings = FILE.settings(tmp_path, None, tick="1s", http=True, bind="127.0.0.1:0")
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: the path of a socket is limited."""
+    with TemporaryDirectory() as name:
+        yield Path(name)
+
+
+async def test_agents_race_for_jobs_and_each_is_completed_once(folder: Path) -> None:
+    settings = FILE.settings(folder, None, tick="1s", http=True, bind="127.0.0.1:0")
     ways = {f"{way.removeprefix('by_')}-{number}": way for number, way in enumerate(_WAYS)}
     async with (
-        works(settings, tmp_path, lease=_LEASE_S, places=1) as run,
-        _race(run, settings, tmp_path) as race,
+        works(settings, folder, lease=_LEASE_S, places=1) as run,
+        _race(run, settings, folder) as race,
     ):
         for name, way in ways.items():
             await race.start(name, way)

@@ -33,7 +33,8 @@ def _entry(kind: str, payload: str, op_id: str = "", **more: Any) -> dict[str, A
 
 _REVOKE: Final = _entry("Revoke", canonical({"grant": _GRANT.grant_id}))
 _BEGIN: Final = (
-    *(_entry("AdmitAgent", AdmittedAgent(each, None).payload) for each in ("ann", "cid")),
+    _entry("AdmitAgent", AdmittedAgent("ann", _ANN.public).payload),
+    _entry("AdmitAgent", AdmittedAgent("cid", None).payload),
     _entry("Grant", _GRANT.sign(_OWNER, _SCOPE).payload, _GRANT.grant_id),
     _entry("Delegate", _PART.sign(_ANN, _SCOPE).payload, _PART.grant_id),
 )

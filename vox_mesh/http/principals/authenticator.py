@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from vox_mesh.errors import Unreachable
 from vox_mesh.http.principals.nonces import Nonces
 from vox_mesh.http.principals.refusals import RefusalLog, operation_of
 from vox_mesh.http.problems import Problem
@@ -79,8 +80,15 @@ class AgentAuthenticator:
         return self._by_bearer(request, bearer) if is_bearer else await self._by_token(request, bearer)
 
     async def is_strict(self) -> bool:
-        """Return whether nothing is allowed without a grant, as known for up to a second."""
-        await self.known.refresh()
+        """Return whether nothing is allowed without a grant, as known for up to a second.
+
+        While nothing is known yet, because the database does not answer, it is not: the transaction of each
+        write decides, also of one that is spooled.
+        """
+        try:
+            await self.known.refresh()
+        except Unreachable:
+            return False
         return self.known.is_strict
 
     # --- signatures ------------------------------------------------------------------------------

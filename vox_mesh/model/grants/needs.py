@@ -33,7 +33,6 @@ from vox_mesh.model.grants.capability import (
     Act,
 )
 from vox_mesh.model.jobs import question, records
-from vox_mesh.model.jobs.workflow_run import bind, bindings_of
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
@@ -62,6 +61,8 @@ def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
 def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
     if kind != records.EXEC:
         return Act(SCHEDULE, kind)
+    from vox_mesh.model.jobs.workflow_run import bind, bindings_of  # imported late: short commands do without
+
     bindings = bindings_of(core)
     if any(len(each.path) != _BOUND_WORD for each in bindings):
         return Act(EXECUTE)  # whole parts of the command are not known yet

@@ -6,19 +6,25 @@ So a request of an unknown agent reads nothing from the database: all of them to
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, Unreachable
 from vox_mesh.model.grants.capability import READ, RECEIVE, TAKE, Act, Capability
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.locks.patterns import prefix_covers
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
 
+_log = logging.getLogger(__name__)
+
 _REUSE_S: Final = 1.0
 _PATIENCE_S: Final = 0.5
 """How long a request waits for news, if something is known already."""
+
+_FIRST_S: Final = 2.0
+"""How long it waits otherwise."""
 
 _NEVER_ASKED: Final = frozenset({READ, RECEIVE, TAKE})
 """Actions that write no op which could be approved: for reading, no one decides again."""
@@ -39,20 +45,25 @@ class KnownAgents:
         """Read the log if what is known is older than a second.
 
         While the database does not answer, the last known state is used. The transaction of each write checks
-        again. Raises `MeshError` if nothing is known yet.
+        again.
+
+        Raises:
+            Unreachable: Nothing is known yet.
         """
-        if self._is_fresh():
-            return
-        async with self._reading:
-            if self._is_fresh():
-                return
-            try:
-                async with asyncio.timeout(None if self._history is None else _PATIENCE_S):
-                    self._history = await self._log.history()
-            except (MeshError, TimeoutError):
-                if self._history is None:
-                    raise
-            self._read_at = self._monotonic()
+        if not self._is_fresh():
+            async with self._reading:
+                if not self._is_fresh():
+                    await self._read()
+        if self._history is None:
+            raise Unreachable("agents of the mesh are not known yet: the database does not answer")
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(_FIRST_S if self._history is None else _PATIENCE_S):
+                self._history = await self._log.history()
+        except (MeshError, TimeoutError) as error:
+            _log.debug("agents not read: %s", error)
+        self._read_at = self._monotonic()
 
     def _is_fresh(self) -> bool:
         return self._read_at is not None and self._monotonic() < self._read_at + _REUSE_S
