@@ -114,7 +114,7 @@ async def test_the_relay_carries_signatures_in_a_header(tmp_path: Path) -> None:
         plain, message = letter(pair.sender), letter(pair.sender)
         signed = await pair.sender.messages.agent_signatures.add(message, ANN)
         headers = pair.headers(stored=False) | header_of([plain, signed])
-        for wrong in ("", ",,", "no,base64!"):
+        for wrong in ("", ",,", "no,base64!", ",c2hvcnQ="):
             refused = await pair.post([wire(plain), wire(signed)], headers | {AGENT_SIGNATURES: wrong})
             assert refused.status_code == HTTPStatus.UNPROCESSABLE_ENTITY, wrong
         taken = await pair.post([wire(plain), wire(signed)], headers)

@@ -10,6 +10,7 @@ from vox_mesh.errors import AgentSignatureMissing, AgentSignatureWrong, MeshErro
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.messages.agent_signature import AgentStatement, SignedByAgent, checked_signature
 from vox_mesh.model.messages.records import Message
+from vox_mesh.store.slices import in_slices
 
 if TYPE_CHECKING:  # few agents have keys
     from vox_mesh.oplog.grants.known_agents import KnownAgents
@@ -40,14 +41,11 @@ class AgentSignatures:
         with suppress(MeshError):  # no key is known yet, and the database does not answer
             await known.refresh()
             keys = {message.sender_agent: known.key_of(message.sender_agent) for message in messages}
-        return [
-            message._replace(
-                signed_by_agent=self._statement(message).check(
-                    message.agent_signature, keys.get(message.sender_agent)
-                )
-            )
-            for message in messages
-        ]
+        return await in_slices(self._checked(message, keys.get(message.sender_agent)) for message in messages)
+
+    def _checked(self, message: Message, public_key: str | None) -> Message:
+        signed = self._statement(message).check(message.agent_signature, public_key)
+        return message._replace(signed_by_agent=signed)
 
     async def refuse_unless_signed(self, message: Message) -> None:
         """Raise an error if the mesh is strict, and the sender has a key with which it did not sign."""

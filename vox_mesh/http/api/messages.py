@@ -14,7 +14,7 @@ from pydantic import Field
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
-from vox_mesh.http.principals.needs import NOTHING, OWNER, Need, receives
+from vox_mesh.http.principals.needs import NOTHING, OWNER, READS_MESSAGE, Need, receives
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
 from vox_mesh.messages.messages import DEFAULT_PRIORITY
@@ -170,7 +170,7 @@ async def list_threads(mesh: MeshServices, query: LimitQuery) -> list[MessageThr
     return await mesh.messages.queries.threads(query.limit)
 
 
-@MESSAGES.get("/v1/messages/{message_uuid}")
+@MESSAGES.get("/v1/messages/{message_uuid}", needs=READS_MESSAGE)
 async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Show a message, by its id or a unique prefix."""
     return MessageView.of(mesh, await mesh.messages.queries.get(message_uuid))

@@ -9,6 +9,7 @@ from typing import Final
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.keys import signature_of_bytes, signature_to_bytes
+from vox_mesh.model.messages.agent_signature import checked_signature
 from vox_mesh.model.messages.records import Message
 
 AGENT_SIGNATURES: Final = "Vox-Mesh-Agent-Signatures"
@@ -35,6 +36,6 @@ def with_agent_signatures(messages: list[Message], header: str | None) -> list[M
     except (binascii.Error, ValueError):
         raise BadValue(f"{AGENT_SIGNATURES} must be base64, separated by commas") from None
     return [
-        message._replace(agent_signature=signature_of_bytes(each)) if each else message
+        message._replace(agent_signature=checked_signature(signature_of_bytes(each))) if each else message
         for message, each in zip(messages, found, strict=True)
     ]

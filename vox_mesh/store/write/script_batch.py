@@ -239,6 +239,7 @@ class SingleStatementBatch(ScriptBatch):
         assert shape.single_statement is not None
         scope_id, repository_id, _ = writer_id
         item = {**script.item, "key": script.key}
+        # Writes that an older version has spooled lack newer values.
         own = [item.get(name) for name in shape.single_statement_values]
         values: tuple[Value, ...]
         if condition is None:
