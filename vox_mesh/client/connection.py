@@ -73,6 +73,8 @@ class NodeConnection:
 
         `None` if the node is of an older version, which takes no signatures of messages.
         """
+        if self._audience is not None:
+            return self._audience.scope_id, self._audience.repository_id
         if self._mesh_id is None:
             audience = (await self.get("/v1/hooks/brief")).get("audience")
             if audience is not None:
