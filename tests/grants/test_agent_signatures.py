@@ -84,12 +84,12 @@ def moved(node: MeshNode, message_uuid: str, what: str) -> str:
     return about._replace(**_MOVED[what]).sign(ANN)
 
 
-@pytest.mark.parametrize("what", _MOVED)
-async def test_a_signature_counts_for_nothing_else(admitted: MeshNode, what: str) -> None:
-    key = new_key()
-    signature = moved(admitted, key, what)
-    sent = await admitted.messages.send("z", "yes", sender="ann", key=key, signed_by=signature)
-    assert await shown(admitted, sent) == SignedByAgent.WRONG
+async def test_a_signature_counts_for_nothing_else(admitted: MeshNode) -> None:
+    for what in _MOVED:
+        key = new_key()
+        signature = moved(admitted, key, what)
+        sent = await admitted.messages.send("z", "yes", sender="ann", key=key, signed_by=signature)
+        assert await shown(admitted, sent) == SignedByAgent.WRONG, what
 
 
 async def test_a_strict_mesh_takes_no_message_that_its_sender_has_not_signed(admitted: MeshNode) -> None:
