@@ -22,7 +22,9 @@ from typing import Any, Literal
 from vox_mesh.client.jobs import JobName
 from vox_mesh.client.locks import PathObstacle
 from vox_mesh.client.messages import MessageStamp
-from vox_mesh.errors.base import ApprovalNeeded, ApprovalPending, MeshError
+from vox_mesh.errors.agents import ApprovalPending
+from vox_mesh.errors.base import MeshError
+from vox_mesh.errors.refusals import ApprovalNeeded
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
