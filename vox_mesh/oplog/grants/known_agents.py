@@ -109,6 +109,10 @@ class KnownAgents:
         found = list(self._capabilities(agent))
         return all(any(own.act.covers(act) and _lets_try(own, act.action) for own in found) for act in acts)
 
+    def allows_any(self, agent: str, acts: Sequence[Act]) -> bool:
+        """Return whether a grant in force allows one of these acts, without an approval."""
+        return any(own.act.covers(act) and not own.asks for own in self._capabilities(agent) for act in acts)
+
     def _capabilities(self, agent: str) -> Iterator[Capability]:
         now_ms = self._clock.now_ms
         for record in self._known.records:
