@@ -1,4 +1,4 @@
-"""Approvals through a node: an agent waits for its own, and decides on those that its grants allow."""
+"""Approvals through a node: an agent waits for its own, and decides on others that its grants allow."""
 
 from __future__ import annotations
 
