@@ -120,9 +120,9 @@ from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit, Send
 from vox_mesh.oplog.grants.usage import GrantLimits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
+from vox_mesh.oplog.pages import ReadEntries
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp
 from vox_mesh.oplog.roles import AcceptedKey, Coordinator, KeyRequest, Routing
-from vox_mesh.oplog.route_audit import ReadEntries
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.rhythm.budgets import BudgetStanding, SetBudget, Spending

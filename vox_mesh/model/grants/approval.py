@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse, text_id
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.history import GrantHistory, Signer
@@ -107,7 +106,7 @@ class ApprovalRequest(NamedTuple):
             operation,
             int(read["expires_ms"]),
             read["applied_as"],
-            Hlc.parse(entry.hlc).wall_ms,
+            entry.time_ms,
         )
 
     def acts(self) -> list[Act]:
@@ -184,14 +183,14 @@ def approval_fault(
         return "it does not approve this"
     if decision.digest != request.operation.digest:
         return "it approves other arguments"
-    time_ms = Hlc.parse(entry.hlc).wall_ms
+    time_ms = entry.time_ms
     if time_ms >= request.expires_ms:
         return "it came too late"
-    agent = entry.agent or entry.node_id.partition("/")[0]
+    agent = entry.actor
     if agent == request.agent:
         return f"{agent} approved its own request"
     if entry.grant is None:
-        is_owner = owner_signed(entry) is not None and agent == entry.node_id.partition("/")[0]
+        is_owner = owner_signed(entry) is not None and agent == entry.author
         return None if is_owner else f"{agent} is not the owner, and named no grant"
     if _is_through(grants, entry.grant, request):
         return f"its grant {entry.grant} was delegated by {request.agent}"
@@ -245,6 +244,6 @@ class ApprovalHistory:
             return f"approval {approval_id} is for something else"
         if decided is None or decided.kind != APPROVE or decided.id > entry.id:
             return f"approval {approval_id} was not given"
-        if Hlc.parse(entry.hlc).wall_ms >= request.expires_ms:
+        if entry.time_ms >= request.expires_ms:
             return f"approval {approval_id} had expired"
         return None

@@ -27,7 +27,6 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_or_none
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.grants.approval import (
     MAX_ASKED,
     MAX_REASON,
@@ -421,7 +420,7 @@ class Approvals:
         return approval._replace(
             state=state,
             decided_by=entry.agent or entry.node_id,
-            decided_ms=Hlc.parse(entry.hlc).wall_ms,
+            decided_ms=entry.time_ms,
             reason=decision.reason,
             decision_op=entry.op_id,
         )
