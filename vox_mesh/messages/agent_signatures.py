@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # few agents have keys
 
 
 class AgentSignatures:
-    """Sign the messages of agents, and check those that carry a signature; others cost nothing."""
+    """Sign messages of agents, and check signed ones; others cost nothing."""
 
     def __init__(self, mesh: tuple[str, str], known: Callable[[], KnownAgents]) -> None:
         self._mesh = mesh
