@@ -68,6 +68,7 @@ from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.grants.approval import Approval
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant
 from vox_mesh.model.grants.history import GrantHistory, GrantRecord
@@ -114,7 +115,6 @@ from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
-from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.oplog.grants.grants import GrantDecision
 from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit, Send
 from vox_mesh.oplog.grants.usage import GrantLimits
@@ -726,6 +726,7 @@ class Occ:
     ) -> Written | None: ...
 
 class Messages:
+    agent_signatures: AgentSignatures
     queries: MessageQueries
     verifier: SenderVerifier
     directory: AgentDirectory
@@ -754,6 +755,7 @@ class Messages:
         timeout: Duration | None = ...,
         statements: MakeStatements | None = ...,
         ordered: bool = ...,
+        signed_by: SigningKey | str | None = ...,
         permit: Permit | None = ...,
     ) -> Message: ...
     def send_routed(self, to: str, body: Any, *, route: Route = ..., **options: Any) -> Message: ...
@@ -796,6 +798,11 @@ class Messages:
     @property
     def letters(self) -> MessageQueries: ...
     def acked(self, message: Message, timeout: Duration) -> bool: ...
+
+class AgentSignatures:
+    def add(self, message: Message, signed_by: SigningKey | str) -> Message: ...
+    def check(self, messages: list[Message]) -> list[Message]: ...
+    def refuse_unless_signed(self, message: Message) -> None: ...
 
 class MessageQueries:
     def learn_time(self) -> None: ...
@@ -1417,6 +1424,7 @@ class AgentClient:
     messages: ClientMessages
     jobs: ClientJobs
     work: ClientWork
+    approvals: ClientApprovals
     def brief(self) -> dict[str, Any]: ...
     @staticmethod
     def open(
@@ -1534,6 +1542,13 @@ class ClientWork:
         self, job: JobName, claim_token: int, reason: str | None = ..., *, delay: Duration | None = ...
     ) -> Job: ...
     def ask(self, job: JobName, claim_token: int, question: Question | str) -> Job: ...
+
+class ClientApprovals:
+    def find(self, approval_id: str) -> Approval: ...
+    def listed(self, *, every: bool = ...) -> list[Approval]: ...
+    def wait(self, approval_id: str, *, timeout: Duration | None = ...) -> Approval: ...
+    def approve(self, approval_id: str, reason: str = ...) -> Approval: ...
+    def deny(self, approval_id: str, reason: str = ...) -> Approval: ...
 
 Town = MeshHarness
 TownClock = ManualClock

@@ -133,6 +133,31 @@ class Decision(NamedTuple):
         return cls(str(read["approval"]), str(read["digest"]), str(read["reason"]))
 
 
+class Approval(NamedTuple):
+    """What an agent asked for and what became of it, as signed ops say."""
+
+    request: ApprovalRequest
+    state: ApprovalState
+    decided_by: str | None = None
+    decided_ms: int | None = None
+    reason: str | None = None
+    """That of the decision."""
+    refusal: str | None = None
+    """Why the operation was refused though it was approved."""
+    decision_op: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it may still be decided or applied."""
+        return self.state in (ApprovalState.PENDING, ApprovalState.APPROVED)
+
+    @property
+    def jobs(self) -> list[str]:
+        """Return the jobs that the operation names."""
+        found = self.request.operation.values.get("jobs")
+        return [str(each["job_id"]) for each in found] if isinstance(found, list) else []
+
+
 def request_fault(entry: LogEntry, request: ApprovalRequest, grants: GrantHistory) -> str | None:
     """Return why an op does not ask for anything that its agent's grant lets it ask for; or `None`."""
     return grants.fault_of(entry, request.acts(), request.asked_ms, may_ask=True)
