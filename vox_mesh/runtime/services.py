@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
     from vox_mesh.jobs.scheduling.crons import Crons
     from vox_mesh.jobs.scheduling.rules import Rules
+    from vox_mesh.jobs.scheduling.workflows import Workflows
     from vox_mesh.jobs.work.work import AgentWork
-    from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
     from vox_mesh.model.jobs.policy_roots import PolicyRoots
@@ -389,7 +389,7 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def workflows(self) -> Workflows:
         """Return the runs of workflows."""
-        from vox_mesh.jobs.workflows import Workflows
+        from vox_mesh.jobs.scheduling.workflows import Workflows
 
         return Workflows(self.jobs)
 

@@ -48,12 +48,12 @@ from vox_mesh.jobs.queries import (
 from vox_mesh.jobs.questions import Notify
 from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.scheduling.rules import Rule
+from vox_mesh.jobs.scheduling.workflows import RunSummary, WorkflowRun
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.work.reports import Report, ReportedUsage
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
-from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
 from vox_mesh.locks.agent_locks import LockOwner
 from vox_mesh.locks.holding import Renew
 from vox_mesh.locks.leadership import Leader
