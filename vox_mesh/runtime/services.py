@@ -369,6 +369,7 @@ class MeshServices(RenamedAttributes):
             policy_roots=self._policy_roots,
             monotonic=self._dependencies.monotonic,
             chance=self._dependencies.chance,
+            on_agent=self.sightings.note,
         )
 
     @cached_property
