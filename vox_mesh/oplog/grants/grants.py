@@ -47,7 +47,8 @@ _NOT_IN_FORCE: Final = "grant_not_in_force"
 _NOT_ADMITTED: Final = "agent_not_admitted"
 _TOO_MANY: Final = "too_many_agents"
 _HINTS: Final = {
-    "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
+    "not_the_owner": "run this in the home of the owner's node, which `vox-mesh roles show` names; the first"
+    " node that runs (`vox-mesh up`) is the owner",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
