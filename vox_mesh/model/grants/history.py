@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -60,6 +61,12 @@ class GrantRecord(NamedTuple):
         """Return whether it was revoked, or one that it was delegated from."""
         return self.revoked_at != _NEVER
 
+    def is_unended_of(self, agent: str | None, time_ms: int) -> bool:
+        """Return whether it is of this agent, or any, was not revoked, and has not ended at a time."""
+        until_ms = self.grant.terms.until_ms
+        is_over = self.is_revoked or (until_ms is not None and until_ms <= time_ms)
+        return agent in (None, self.grant.agent) and not is_over
+
     def is_live_at(self, entry_id: int, time_ms: int) -> bool:
         """Return whether it was in force for what was committed as this entry, with this time."""
         is_recorded = self.entry_id < entry_id < self.revoked_at
@@ -77,6 +84,9 @@ class GrantHistory:
         self._admitted: dict[str, list[tuple[int, AdmittedAgent]]] = defaultdict(list)
         self._modes: list[tuple[int, bool]] = []
         self._records: dict[str, GrantRecord] = {}
+        self._unended: dict[str, dict[str, None]] = defaultdict(dict)
+        self._ends: list[tuple[int, str]] = []
+        self._ended_ms = 0
         self._children: dict[str, list[str]] = defaultdict(list)
         self.last_id = 0
         """The id of the last entry that was taken in."""
@@ -125,12 +135,16 @@ class GrantHistory:
             return False
         self._records[grant.grant_id] = GrantRecord(grant, entry.id, entry.hlc)
         self._children[grant.parent_id or ""].append(grant.grant_id)
+        self._unended[grant.agent][grant.grant_id] = None
+        if (until_ms := grant.terms.until_ms) is not None:
+            heappush(self._ends, (until_ms, grant.grant_id))
         return True
 
     def _revoke(self, grant_id: str, entry_id: int) -> bool:
         found = [each for each in self._with_delegations(grant_id) if not self._records[each].is_revoked]
         for each in found:
             self._records[each] = self._records[each]._replace(revoked_at=entry_id)
+            self._unended[self._records[each].grant.agent].pop(each, None)
         return bool(found)
 
     def _with_delegations(self, grant_id: str) -> Iterator[str]:
@@ -150,6 +164,20 @@ class GrantHistory:
     def records(self) -> list[GrantRecord]:
         """Return all grants, in the order of their commits."""
         return list(self._records.values())
+
+    def unended(self, agent: str | None, time_ms: int) -> list[GrantRecord]:
+        """Return the grants of an agent, or of all, that have not ended at a time, nor were revoked later.
+
+        Grants that have ended cost nothing, except to ask about a time before the latest of these ends.
+        """
+        while self._ends and self._ends[0][0] <= time_ms:
+            self._ended_ms, grant_id = heappop(self._ends)
+            self._unended[self._records[grant_id].grant.agent].pop(grant_id, None)
+        if time_ms < self._ended_ms:
+            return [each for each in self._records.values() if each.is_unended_of(agent, time_ms)]
+        agents = (agent,) if agent is not None else tuple(self._unended)
+        found = [self._records[grant_id] for each in agents for grant_id in self._unended.get(each, ())]
+        return found if agent is not None else sorted(found, key=lambda each: each.entry_id)
 
     def find(self, grant_id: str) -> GrantRecord | None:
         """Return a grant by its id."""
@@ -204,8 +232,8 @@ class GrantHistory:
     ) -> Iterator[Grant]:
         """Yield the grants of an agent in force that cover all of these acts, with `may_ask` by approval."""
         wanted = list(acts)
-        for record in self._records.values():
-            if record.grant.agent == agent and record.is_live_at(_NEVER - 1, time_ms):
+        for record in self.unended(agent, time_ms):
+            if record.grant.terms.is_valid_at(time_ms):
                 found = [record.grant.terms.find(act) for act in wanted]
                 if all(each is not None and each.asks <= may_ask for each in found):
                     yield record.grant
@@ -213,13 +241,12 @@ class GrantHistory:
     def allows_part_of(self, agent: str, act: Act, time_ms: int) -> bool:
         """Return whether a grant of an agent in force covers an act without approval, or a part of it."""
         return any(
-            record.grant.agent == agent
-            and record.is_live_at(_NEVER - 1, time_ms)
+            record.grant.terms.is_valid_at(time_ms)
             and any(
                 not each.asks and (each.act.covers(act) or act.covers(each.act))
                 for each in record.grant.terms.capabilities
             )
-            for record in self._records.values()
+            for record in self.unended(agent, time_ms)
         )
 
     def fault_of(

@@ -115,9 +115,8 @@ class KnownAgents:
 
     def _capabilities(self, agent: str) -> Iterator[Capability]:
         now_ms = self._clock.now_ms
-        for record in self._known.records:
-            is_own = record.grant.agent == agent and not record.is_revoked
-            if is_own and record.grant.terms.is_valid_at(now_ms):
+        for record in self._known.unended(agent, now_ms):
+            if record.grant.terms.is_valid_at(now_ms):
                 yield from record.grant.terms.capabilities
 
 
