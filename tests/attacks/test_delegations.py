@@ -60,7 +60,7 @@ async def test_delegations_that_have_ended_cost_nothing_to_read(
     assert end_ms is not None
 
     def found(agent: str | None, time_ms: int) -> list[Grant]:
-        return [each.grant for each in history.unended(agent, time_ms)]
+        return [each.grant for each in history.in_force(time_ms, agent)]
 
     for agent in ("ann", None):
         assert found(agent, end_ms - 1) == [parent, ended, lasting]
