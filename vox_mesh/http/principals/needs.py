@@ -39,6 +39,9 @@ class Need(NamedTuple):
     is_own: IsOwn | None = None
     """For its own things, an agent needs no grant."""
 
+    can_ask: bool = True
+    """Whether a grant that asks will do: the request writes an op, for which an approval can be given."""
+
     @property
     def words(self) -> list[str]:
         """Return the actions that are all needed, as documents show them; one may be a choice of several."""
@@ -71,7 +74,7 @@ class Need(NamedTuple):
                 raise _not_granted(agent, acts)
             return
         for group in self.actions:
-            if not known.may_try(agent, group):
+            if not known.may_try(agent, group, can_ask=self.can_ask):
                 raise _not_granted(agent, group)
 
 
@@ -105,7 +108,7 @@ NOTHING: Final = Need(())
 READS: Final = need_of(READ)
 OWNER: Final = Need((), is_for_owner=True)
 READS_JOB: Final = READS._replace(is_own=owns_job)
-READS_OUTPUTS: Final = Need(((TAKE, SCHEDULE, EXECUTE),), is_own=owns_job)
+READS_OUTPUTS: Final = Need(((TAKE, SCHEDULE, EXECUTE),), is_own=owns_job, can_ask=False)
 """For outputs of jobs, which can't be redacted: agents that work on jobs, or schedule them, read them."""
 
 

@@ -95,9 +95,12 @@ class KnownAgents:
         """Return the capabilities of the grants in force of an agent, as lines."""
         return list(dict.fromkeys(map(str, self._capabilities(agent))))
 
-    def may_try(self, agent: str, actions: Sequence[str]) -> bool:
-        """Return whether a grant in force allows one of these actions on anything, or after an approval."""
-        found = list(self._capabilities(agent))
+    def may_try(self, agent: str, actions: Sequence[str], *, can_ask: bool = True) -> bool:
+        """Return whether a grant in force allows one of these actions on anything.
+
+        With `can_ask`, also one that allows it after an approval.
+        """
+        found = [each for each in self._capabilities(agent) if can_ask or not each.asks]
         return any(
             prefix_covers(own.act.action, action) and _lets_try(own, action)
             for own in found
