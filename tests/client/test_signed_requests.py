@@ -17,13 +17,12 @@ from vox_mesh.client import AgentClient
 from vox_mesh.errors import BadSettings, Unauthorized
 from vox_mesh.model.principals.request_signature import Audience
 from vox_mesh.nodes.agent_keys import agent_key, agent_key_file
-from vox_mesh.store import new_key
 
 
 @pytest.fixture
 async def served(folder: Path) -> AsyncIterator[ServedNode]:
-    """The owner's node, which serves on a port."""
-    async with serving_api(SharedMesh(FILE, folder, None, new_key())) as served:
+    """The owner's node of a mesh without a scope, as most are, which serves on a port."""
+    async with serving_api(SharedMesh(FILE, folder, None, scope_id="")) as served:
         yield served
 
 

@@ -14,13 +14,12 @@ from vox_mesh import acting_as
 from vox_mesh.errors import ApprovalPending, MeshError, NotAuthentic, NotKnown, Refused, Unreachable
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.grants.approval import ApprovalState
+from vox_mesh.model.grants.approval import Approval, ApprovalState
 from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.store.script import Op, Script, Statement
 
 ANN: Final = SigningKey(b"a" * 32)

@@ -22,7 +22,9 @@ from typing import Any, Literal
 from vox_mesh.client.jobs import JobName
 from vox_mesh.client.locks import PathObstacle
 from vox_mesh.client.messages import MessageStamp
-from vox_mesh.errors.base import ApprovalNeeded, ApprovalPending, MeshError
+from vox_mesh.errors.agents import ApprovalPending
+from vox_mesh.errors.base import MeshError
+from vox_mesh.errors.refusals import ApprovalNeeded
 from vox_mesh.heartbeat.presence import Activity
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
@@ -66,6 +68,7 @@ from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.base.keys import SigningKey
+from vox_mesh.model.grants.approval import Approval
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant
 from vox_mesh.model.grants.history import GrantHistory, GrantRecord
@@ -112,15 +115,14 @@ from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
-from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.oplog.grants.grants import GrantDecision
 from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit, Send
 from vox_mesh.oplog.grants.usage import GrantLimits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment
+from vox_mesh.oplog.pages import ReadEntries
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOp
 from vox_mesh.oplog.roles import AcceptedKey, Coordinator, KeyRequest, Routing
-from vox_mesh.oplog.route_audit import ReadEntries
 from vox_mesh.oplog.writer import Joined
 from vox_mesh.rhythm.beat_locks import BeatLock
 from vox_mesh.rhythm.budgets import BudgetStanding, SetBudget, Spending
@@ -1416,6 +1418,7 @@ class AgentClient:
     messages: ClientMessages
     jobs: ClientJobs
     work: ClientWork
+    approvals: ClientApprovals
     def brief(self) -> dict[str, Any]: ...
     @staticmethod
     def open(
@@ -1533,6 +1536,13 @@ class ClientWork:
         self, job: JobName, claim_token: int, reason: str | None = ..., *, delay: Duration | None = ...
     ) -> Job: ...
     def ask(self, job: JobName, claim_token: int, question: Question | str) -> Job: ...
+
+class ClientApprovals:
+    def find(self, approval_id: str) -> Approval: ...
+    def listed(self, *, every: bool = ...) -> list[Approval]: ...
+    def wait(self, approval_id: str, *, timeout: Duration | None = ...) -> Approval: ...
+    def approve(self, approval_id: str, reason: str = ...) -> Approval: ...
+    def deny(self, approval_id: str, reason: str = ...) -> Approval: ...
 
 Town = MeshHarness
 TownClock = ManualClock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.support.nodes.serving import ServedNode
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import encode, milliseconds_of
 from vox_mesh.model.principals.request_signature import Audience, sign_request
@@ -62,3 +64,14 @@ class SigningAgent:
         """Send a request with a bearer or a token."""
         headers = {"Authorization": f"Bearer {bearer}"}
         return await self.client.request(method, path, headers=headers, json=body)
+
+
+async def admitted(served: ServedNode, name: str, lines: Sequence[str]) -> SigningAgent:
+    """An agent that the owner has admitted, with a grant of these capabilities; the node knows it."""
+    node = served.node
+    agent = SigningAgent(name, served.client, audience_of(node))
+    await node.grants.admit(name, agent.key.public)
+    await node.grants.issue(name, lines)
+    node.principals.known._read_at = None  # it is remembered for a second
+    await node.principals.known.refresh()
+    return agent

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, NotKnown
+from vox_mesh.http.principals.outputs import reads_outputs
 from vox_mesh.http.principals.ownership import owns_job
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.grants.capability import EXECUTE, READ, RECEIVE, SCHEDULE, TAKE, Act
@@ -38,9 +39,6 @@ class Need(NamedTuple):
 
     is_own: IsOwn | None = None
     """For its own things, an agent needs no grant."""
-
-    can_ask: bool = True
-    """Whether a grant that asks will do: the request writes an op, for which an approval can be given."""
 
     @property
     def words(self) -> list[str]:
@@ -74,7 +72,7 @@ class Need(NamedTuple):
                 raise _not_granted(agent, acts)
             return
         for group in self.actions:
-            if not known.may_try(agent, group, can_ask=self.can_ask):
+            if not known.may_try(agent, group):
                 raise _not_granted(agent, group)
 
 
@@ -108,8 +106,8 @@ NOTHING: Final = Need(())
 READS: Final = need_of(READ)
 OWNER: Final = Need((), is_for_owner=True)
 READS_JOB: Final = READS._replace(is_own=owns_job)
-READS_OUTPUTS: Final = Need(((TAKE, SCHEDULE, EXECUTE),), is_own=owns_job, can_ask=False)
-"""For outputs of jobs, which can't be redacted: agents that work on jobs, or schedule them, read them."""
+READS_OUTPUTS: Final = Need(((READ,), (TAKE, SCHEDULE, EXECUTE)), is_own=reads_outputs)
+"""For outputs of jobs: without both, an agent reads those of jobs that concern it only."""
 
 
 def reads_of_others(name: str, model: str | None = None) -> Need:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.runtime.services import MeshServices
 
 
 async def owns_job(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
     """Return whether an agent has scheduled the job of a request, or has taken it last."""
-    job = await mesh.jobs.find(inputs["job"])
+    return await has_job(mesh, agent, await mesh.jobs.find(inputs["job"]))
+
+
+async def has_job(mesh: MeshServices, agent: str, job: Job) -> bool:
+    """Return whether an agent has scheduled a job, or has taken it last."""
     return await mesh.work.is_held_by(agent, job) or await mesh.jobs.permitted.has_scheduled(agent, [job])
 
 

@@ -228,6 +228,10 @@ class AgentWork:
         _, take = await self._takes.find(job.job_id)
         return take is not None and take.attested.agent == agent
 
+    async def holds_successor(self, agent: str, job: Job) -> bool:
+        """Return whether an agent holds a job that waited for this one."""
+        return await self._takes.has_successor(agent, job.job_id)
+
     # --- while it is held ------------------------------------------------------------------------
 
     async def renew(

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.errors import BadValue
+
 if TYPE_CHECKING:  # loaded where it is used: a read-only command needs no keys
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 
+PUBLIC_KEY_FORM: Final = "ed25519:<64 hexadecimal digits>"
 _PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
 _SIGNATURE: Final = re.compile(r"ed25519:[0-9a-f]{128}")
@@ -65,6 +68,13 @@ def is_public_key(text: str) -> bool:
         return False
     point = bytes.fromhex(text[len(_PREFIX) :])
     return (point[:-1] + bytes([point[-1] & 0x7F])).hex() not in _WEAK
+
+
+def checked_public_key(text: str, *, hint: str = "") -> str:
+    """Return a public key; raise `BadValue` if it is none."""
+    if not is_public_key(text):
+        raise BadValue(f"public key must be {PUBLIC_KEY_FORM}, got {text!r:.100}", hint=hint)
+    return text
 
 
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse, text_id
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.history import GrantHistory, Signer
@@ -117,7 +116,7 @@ class ApprovalRequest(NamedTuple):
             operation,
             int(read["expires_ms"]),
             read["applied_as"],
-            Hlc.parse(entry.hlc).wall_ms,
+            entry.time_ms,
         )
 
     def acts(self) -> list[Act]:
@@ -142,6 +141,31 @@ class Decision(NamedTuple):
         """Return the decision that an op records. Raises one of `READ_ERRORS`."""
         read: Any = parse(payload)
         return cls(str(read["approval"]), str(read["digest"]), str(read["reason"]))
+
+
+class Approval(NamedTuple):
+    """What an agent asked for and what became of it, as signed ops say."""
+
+    request: ApprovalRequest
+    state: ApprovalState
+    decided_by: str | None = None
+    decided_ms: int | None = None
+    reason: str | None = None
+    """That of the decision."""
+    refusal: str | None = None
+    """Why the operation was refused though it was approved."""
+    decision_op: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it may still be decided or applied."""
+        return self.state in (ApprovalState.PENDING, ApprovalState.APPROVED)
+
+    @property
+    def jobs(self) -> list[str]:
+        """Return the jobs that the operation names."""
+        found = self.request.operation.values.get("jobs")
+        return [str(each["job_id"]) for each in found] if isinstance(found, list) else []
 
 
 def request_fault(entry: LogEntry, request: ApprovalRequest, grants: GrantHistory) -> str | None:
@@ -169,14 +193,14 @@ def approval_fault(
         return "it does not approve this"
     if decision.digest != request.operation.digest:
         return "it approves other arguments"
-    time_ms = Hlc.parse(entry.hlc).wall_ms
+    time_ms = entry.time_ms
     if time_ms >= request.expires_ms:
         return "it came too late"
-    agent = entry.agent or entry.node_id.partition("/")[0]
+    agent = entry.actor
     if agent == request.agent:
         return f"{agent} approved its own request"
     if entry.grant is None:
-        is_owner = owner_signed(entry) is not None and agent == entry.node_id.partition("/")[0]
+        is_owner = owner_signed(entry) is not None and agent == entry.author
         return None if is_owner else f"{agent} is not the owner, and named no grant"
     if _is_through(grants, entry.grant, request):
         return f"its grant {entry.grant} was delegated by {request.agent}"
@@ -230,6 +254,6 @@ class ApprovalHistory:
             return f"approval {approval_id} is for something else"
         if decided is None or decided.kind != APPROVE or decided.id > entry.id:
             return f"approval {approval_id} was not given"
-        if Hlc.parse(entry.hlc).wall_ms >= request.expires_ms:
+        if entry.time_ms >= request.expires_ms:
             return f"approval {approval_id} had expired"
         return None

@@ -27,10 +27,10 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_or_none
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.grants.approval import (
     MAX_ASKED,
     MAX_REASON,
+    Approval,
     ApprovalRequest,
     ApprovalState,
     AskedOperation,
@@ -88,7 +88,6 @@ _HINTS: Final = {
     _NOT_APPROVER: "the owner decides on it, or an agent whose own grant allows it without an approval and"
     " was not delegated by the agent that asks",
 }
-_OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
 
 ApplyOperation = Callable[[AskedOperation], Awaitable[object]]
 """Does what was asked."""
@@ -100,31 +99,6 @@ class _Row(NamedTuple):
     approval_id: str
     state: str
     decision_op: str | None
-
-
-class Approval(NamedTuple):
-    """What an agent asked for and what became of it, as signed ops say."""
-
-    request: ApprovalRequest
-    state: ApprovalState
-    decided_by: str | None = None
-    decided_ms: int | None = None
-    reason: str | None = None
-    """That of the decision."""
-    refusal: str | None = None
-    """Why the operation was refused though it was approved."""
-    decision_op: str | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether it may still be decided or applied."""
-        return self.state in _OPEN
-
-    @property
-    def jobs(self) -> list[str]:
-        """Return the jobs that the operation names."""
-        found = self.request.operation.values.get("jobs")
-        return [str(each["job_id"]) for each in found] if isinstance(found, list) else []
 
 
 class _ApprovedStep(NamedTuple):
@@ -456,7 +430,7 @@ class Approvals:
         return approval._replace(
             state=state,
             decided_by=entry.agent or entry.node_id,
-            decided_ms=Hlc.parse(entry.hlc).wall_ms,
+            decided_ms=entry.time_ms,
             reason=decision.reason,
             decision_op=entry.op_id,
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-
 from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.audit import GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
@@ -11,11 +9,8 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.model.oplog.succession import Succession
 from vox_mesh.oplog.ownership import Ownership
-from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.pages import Pace, Pages, ReadEntries
 from vox_mesh.store.store import Store
-
-ReadEntries = Callable[[str | None, int | None], AsyncIterator[list[LogEntry]]]
-"""Reads all entries of one chain or of all, up to an id, chain by chain and in order."""
 
 
 class GrantLog:

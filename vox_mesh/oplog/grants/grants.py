@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
-from vox_mesh.model.base.keys import SigningKey, is_public_key
+from vox_mesh.model.base.keys import SigningKey, checked_public_key
 from vox_mesh.model.grants.capability import Act, Capability
 from vox_mesh.model.grants.grant import Grant, SignedGrant, Terms, delegation_fault
 from vox_mesh.model.grants.history import AdmittedAgent, GrantHistory, GrantRecord
@@ -102,11 +102,8 @@ class Grants:
 
         With its public key, the agent can delegate its grants.
         """
-        if public_key is not None and not is_public_key(public_key):
-            raise BadValue(
-                f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
-                hint="copy it from `vox-mesh agents init`",
-            )
+        if public_key is not None:
+            checked_public_key(public_key, hint="copy it from `vox-mesh agents init`")
         op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
         limit = Statement(_SQL["refuse_if_many_agents"], (*self._mesh, agent, MAX_AGENTS), refusal=_TOO_MANY)
         admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
@@ -136,10 +133,7 @@ class Grants:
 
         `lasts`: how long it is valid from now on. `delegations`: how many may follow, one of the other.
         """
-        history = await self._log.history()
-        admitted = history.admission(agent)
-        if admitted is None:
-            raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+        admitted = _admission(await self._log.history(), agent)
         author = self._writer.identity.key
         terms = self._terms(capabilities, lasts, budget, delegations)
         grant = Grant(new_key(), author.public, agent, admitted.public_key, None, terms)
@@ -162,9 +156,7 @@ class Grants:
         """Pass a part of a grant on to another admitted agent. `key`: that of the agent who has the grant."""
         history = await self._log.history()
         parent = _required(history, parent_id).grant
-        admitted = history.admission(agent)
-        if admitted is None:
-            raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+        admitted = _admission(history, agent)
         own = self._terms(capabilities, lasts, budget, delegations)
         limits = parent.terms
         terms = own._replace(
@@ -259,15 +251,7 @@ class Grants:
 
     async def in_force(self, agent: str | None = None) -> list[GrantRecord]:
         """Return the grants in force, of one agent or of all, in the order of their issue."""
-        now_ms = self._clock.now_ms
-        history = await self._log.history()
-        return [
-            each
-            for each in history.records
-            if agent in (None, each.grant.agent)
-            and not each.is_revoked
-            and (each.grant.terms.until_ms is None or each.grant.terms.until_ms > now_ms)
-        ]
+        return list((await self._log.history()).in_force(self._clock.now_ms, agent))
 
     async def find(self, grant_id: str) -> GrantRecord:
         """Return a grant, also one that has ended; raise `NotKnown` if there is none."""
@@ -283,6 +267,13 @@ class Grants:
         if found is not None:
             return GrantDecision(True, found.grant_id, "its grant allows it")
         return GrantDecision(False, None, f"no grant of {agent} in force allows `{wanted}` without approval")
+
+
+def _admission(history: GrantHistory, agent: str) -> AdmittedAgent:
+    found = history.admission(agent)
+    if found is None:
+        raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+    return found
 
 
 def _required(history: GrantHistory, grant_id: str) -> GrantRecord:

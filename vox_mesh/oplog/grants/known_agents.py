@@ -27,7 +27,7 @@ _FIRST_S: Final = 2.0
 """How long it waits otherwise."""
 
 _NEVER_ASKED: Final = frozenset({READ, RECEIVE, TAKE})
-"""Actions that write no op which could be approved: for reading, no one decides again."""
+"""Actions that write no op which could be approved: reading is not decided on again."""
 
 
 class KnownAgents:
@@ -95,12 +95,9 @@ class KnownAgents:
         """Return the capabilities of the grants in force of an agent, as lines."""
         return list(dict.fromkeys(map(str, self._capabilities(agent))))
 
-    def may_try(self, agent: str, actions: Sequence[str], *, can_ask: bool = True) -> bool:
-        """Return whether a grant in force allows one of these actions on anything.
-
-        With `can_ask`, also one that allows it after an approval.
-        """
-        found = [each for each in self._capabilities(agent) if can_ask or not each.asks]
+    def may_try(self, agent: str, actions: Sequence[str]) -> bool:
+        """Return whether a grant in force allows one of these actions on anything, or after an approval."""
+        found = list(self._capabilities(agent))
         return any(
             prefix_covers(own.act.action, action) and _lets_try(own, action)
             for own in found
@@ -112,12 +109,13 @@ class KnownAgents:
         found = list(self._capabilities(agent))
         return all(any(own.act.covers(act) and _lets_try(own, act.action) for own in found) for act in acts)
 
+    def allows_any(self, agent: str, acts: Sequence[Act]) -> bool:
+        """Return whether a grant in force allows one of these acts, without an approval."""
+        return any(own.act.covers(act) and not own.asks for own in self._capabilities(agent) for act in acts)
+
     def _capabilities(self, agent: str) -> Iterator[Capability]:
-        now_ms = self._clock.now_ms
-        for record in self._known.records:
-            is_own = record.grant.agent == agent and not record.is_revoked
-            if is_own and record.grant.terms.is_valid_at(now_ms):
-                yield from record.grant.terms.capabilities
+        for record in self._known.in_force(self._clock.now_ms, agent):
+            yield from record.grant.terms.capabilities
 
 
 def _lets_try(capability: Capability, action: str) -> bool:
