@@ -17,7 +17,7 @@ from tools.homes import FILE
 from vox_mesh import Mesh, OpKind, acting_as
 from vox_mesh.errors import ApprovalNeeded, ApprovalPending, BadValue, Refused, Unreachable
 from vox_mesh.model.base.canonical import parse
-from vox_mesh.model.grants.approval import ApprovalState
+from vox_mesh.model.grants.approval import Approval, ApprovalState
 from vox_mesh.model.grants.capability import ACTIONS
 from vox_mesh.model.grants.needs import NEEDS
 from vox_mesh.model.jobs.records import JobState
@@ -26,7 +26,6 @@ from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.grants import approvals
-from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.runtime.approved_operations import ASKABLE, OPERATIONS
 from vox_mesh.store import new_key
 
