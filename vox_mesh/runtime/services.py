@@ -322,6 +322,7 @@ class MeshServices(RenamedAttributes):
             self._agent,
             self.trusted_keys,
             self.permits,
+            lambda: self.principals.known,
             on_agent=self.sightings.note,
         )
 
