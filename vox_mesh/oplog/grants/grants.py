@@ -94,8 +94,13 @@ class Grants:
         trusted_keys: TrustedKeys,
         local_nodes: Callable[[], Sequence[Identity]],
         permits: Permits,
+        refuse_unaskable: Callable[[Sequence[Capability]], None],
     ) -> None:
-        """`local_nodes` returns the nodes that the user of this process has started here."""
+        """`local_nodes` returns the nodes that the user of this process has started here.
+
+        `refuse_unaskable` raises `BadValue` for capabilities that ask for what no agent can ask for.
+        """
+        self._refuse_unaskable = refuse_unaskable
         self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
@@ -180,6 +185,7 @@ class Grants:
     async def record_delegation(self, signed: SignedGrant) -> Grant:
         """Record a delegation that the agent who has the parent has signed."""
         grant = signed.verified(self._store.writer_id.scope_id)
+        self._refuse_unaskable(grant.terms.capabilities)
         history = await self._log.history()
         parent = _required(history, grant.parent_id or "").grant
         admitted = history.admission(grant.agent)
@@ -226,6 +232,7 @@ class Grants:
     ) -> Terms:
         # What asks for approval comes last, as in the document.
         found = sorted(capabilities_of(lines), key=lambda each: each.asks)
+        self._refuse_unaskable(found)
         now_ms, until_ms = self._clock.now_ms, None
         if lasts is not None:
             seconds = checked_seconds("lasts", lasts, 0.001, _MAX_VALIDITY_S, hint="for example 8h")
