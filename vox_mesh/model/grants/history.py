@@ -166,7 +166,7 @@ class GrantHistory:
     def _unended_at(self, time_ms: int, agent: str | None) -> list[GrantRecord]:
         """Return all grants of an agent, or of all, that are not revoked and have not ended, in order.
 
-        Those that have ended cost nothing, except for times before the latest of their ends: for these, all
+        Ended grants cost nothing, except for times before the latest of their ends: for these, all
         grants are returned.
         """
         while self._ends and self._ends[0][0] <= time_ms:
