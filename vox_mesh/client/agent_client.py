@@ -31,7 +31,7 @@ class AgentClient:
         self.agent = checked_agent(agent)
         self._connection = NodeConnection(address, self.agent, key=key, bearer=bearer)
         self.locks = ClientLocks(self._connection)
-        self.messages = ClientMessages(self._connection)
+        self.messages = ClientMessages(self._connection, key)
         self.jobs = ClientJobs(self._connection)
         self.work = ClientWork(self._connection)
         self.approvals = ClientApprovals(self._connection)

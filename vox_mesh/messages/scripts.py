@@ -41,7 +41,7 @@ _SEND: Final = Shape(
     subject=_message_id,
     repeatable=True,
     single_statement=sql("send_one"),
-    single_statement_values=(*WIRE_FIELDS, "is_ordered", "grant"),
+    single_statement_values=(*WIRE_FIELDS, "is_ordered", "grant", "agent_signature"),
     must_answer=True,
 )
 _ACK: Final = Shape(
@@ -107,7 +107,7 @@ def ack_on_arrival_script(message: Message) -> Script:
 
 
 def _wire_values(message: Message) -> dict[str, str | int | None]:
-    return dict(zip(WIRE_FIELDS, message, strict=False))
+    return {**dict(zip(WIRE_FIELDS, message, strict=False)), "agent_signature": message.agent_signature}
 
 
 def _stored_values(message: Message, grant: str | None) -> dict[str, str | int | None]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from vox_mesh.errors import MessageTaken, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
+from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
 from vox_mesh.messages.scripts import OF_MESH_GRANT, id_taken, send_guarded, send_script, send_with, sql
@@ -35,9 +36,15 @@ class MessageSender:
     """Send the messages of one process."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, relay_buffer: RelayBuffer, permits: Permits
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        relay_buffer: RelayBuffer,
+        permits: Permits,
+        agent_signatures: AgentSignatures,
     ) -> None:
         self._permits = permits
+        self._agent_signatures = agent_signatures
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -66,7 +73,8 @@ class MessageSender:
         if not self._is_chain_open:
             await self._open_chain(timeout)
         if permit is None:
-            outcome = await self._permitted(message, partial(self._write, message, extra, timeout))
+            store = partial(self._write, message, extra, timeout)
+            outcome = await self._permitted(message, store, must_sign=statements is None)
         else:
             outcome = await self._write(message, extra, timeout, permit)
         if identity.is_command:
@@ -100,12 +108,27 @@ class MessageSender:
         async def store(permit: Permit) -> Outcome:
             return await self._write(message, (), None, permit._replace(node_id=message.sender_node))
 
-        return await self._permitted(message, store)
+        return await self._permitted(message, store, must_sign=True)
 
-    async def _permitted(self, message: Message, store: Callable[[Permit], Awaitable[Outcome]]) -> Outcome:
-        """Store a message by the permit of its sender, which is looked for if the message is refused."""
+    async def _permitted(
+        self, message: Message, store: Callable[[Permit], Awaitable[Outcome]], *, must_sign: bool
+    ) -> Outcome:
+        """Store a message by the permit of its sender, which is looked for if the message is refused.
+
+        `must_sign`: the sender wrote it, so that a strict mesh requires its signature, as it requires a
+        grant. Otherwise the node wrote it for an operation of the sender.
+        """
+
+        async def store_signed(permit: Permit) -> Outcome:
+            if must_sign and permit.grant_id is not None:
+                await self._agent_signatures.refuse_unless_signed(message)
+            return await store(permit)
+
         return await self._permits.attempt(
-            lambda: sending_acts(message.receiver_agent), store, agent=message.sender_agent, is_logged=False
+            lambda: sending_acts(message.receiver_agent),
+            store_signed,
+            agent=message.sender_agent,
+            is_logged=False,
         )
 
     async def _write(

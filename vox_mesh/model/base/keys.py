@@ -77,11 +77,26 @@ def checked_public_key(text: str, *, hint: str = "") -> str:
     return text
 
 
+def is_signature(text: str) -> bool:
+    """Return whether `text` has the form of a signature."""
+    return _SIGNATURE.fullmatch(text) is not None
+
+
+def signature_to_bytes(text: str) -> bytes:
+    """Return the bytes of a signature; none for what has not its form."""
+    return bytes.fromhex(text[len(_PREFIX) :]) if is_signature(text) else b""
+
+
+def signature_of_bytes(data: bytes) -> str:
+    """Return the signature that has these bytes."""
+    return _PREFIX + data.hex()
+
+
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:
     """Return whether this is the key's signature of the message."""
     from cryptography.exceptions import InvalidSignature
 
-    if not (_SIGNATURE.fullmatch(signature) and is_public_key(public_key)):
+    if not (is_signature(signature) and is_public_key(public_key)):
         return False
     try:
         _public(public_key).verify(bytes.fromhex(signature[len(_PREFIX) :]), message)
