@@ -197,7 +197,7 @@ class JudgedGrants:
             assert not self.history.hear(entry)
 
     def prune(self) -> None:
-        self._run(SQL["prune"], *MESH, 100)
+        self._run(SQL["prune"], *MESH, 100, 0)
 
     # --- the judges ------------------------------------------------------------------------------
 

@@ -344,14 +344,14 @@ class Jobs:
         Raises `IllegalTransition` if the job is not claimed or running.
         """
         delay_s = checked_seconds("delay", delay, 0, _MAX_DELAY_S, hint="the longest delay is 365d")
+        return await self.yield_until(reference, self.clock.now_ms + round(delay_s * 1_000), reason)
+
+    async def yield_until(self, reference: Reference, not_before_ms: int, reason: str) -> Job:
+        """Return a job to the queue as `yield_job` does, until a time."""
         job = await self.find(reference)
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)
-        item = {
-            "claim_token": job.claim_token,
-            "not_before_ms": self.clock.now_ms + round(delay_s * 1_000),
-            "reason": reason,
-        }
+        item = {"claim_token": job.claim_token, "not_before_ms": not_before_ms, "reason": reason}
         began = tracing.began()
 
         def write(permit: Permit) -> Awaitable[Outcome]:

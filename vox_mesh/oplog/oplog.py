@@ -123,6 +123,10 @@ class OpLog:
         """Register a kind of op with this process."""
         self._kinds.register(kind)
 
+    def can_append(self, kind: str) -> bool:
+        """Return whether this process knows a kind of op that users author, whatever their role."""
+        return self._kinds.is_for_all(kind)
+
     async def append(
         self,
         kind: str,
@@ -161,7 +165,7 @@ class OpLog:
         permit: Permit,
     ) -> Outcome:
         """Append an op that has effects, or depends on others."""
-        op_id = new_key() if key is None else key
+        op_id = permit.key or key or new_key()
         standing = await self._dependency_state(kind, op_id, deps)
         statements = await self._statements(kind, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None

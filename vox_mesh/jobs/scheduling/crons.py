@@ -97,14 +97,17 @@ class Crons:
         if not isinstance(manifest, Manifest):
             manifest = Manifest.of(**manifest)
         self._table.check_name(name)
-        expression = " ".join(expression.split())
-        if bars_in(expression) is not None:
-            await self._rhythm().refresh()
-        next_ms = self._schedule_of(expression, timezone).after(self._clock.now_ms)
-        template = JobTemplate.of(manifest, "cron")
+        wanted = CronDefinition(" ".join(expression.split()), timezone, *JobTemplate.of(manifest, "cron"))
         await self._jobs.refuse_unknown_phases([manifest])
-        wanted = CronDefinition(expression, timezone, *template)
-        return await self._table.add(name, wanted, adding(name, wanted), next_ms)
+        return await self.define(name, wanted)
+
+    async def define(self, name: str, definition: CronDefinition) -> CronJob:
+        """Add a cron as `add` does, given as an op has it."""
+        if bars_in(definition.expression) is not None:
+            await self._rhythm().refresh()
+        schedule = self._schedule_of(definition.expression, definition.timezone)
+        next_ms = schedule.after(self._clock.now_ms)
+        return await self._table.add(name, definition, adding(name, definition), next_ms)
 
     async def listed(self) -> list[CronJob]:
         """Return all crons by name."""

@@ -79,7 +79,10 @@ class AgentWork:
         policy_roots: PolicyRoots | None,
         monotonic: Callable[[], float],
         chance: Callable[[], float],
+        on_agent: Callable[[str, str], None],
     ) -> None:
+        """`on_agent` is called with each agent that takes jobs, and its action."""
+        self._on_agent = on_agent
         self._store = store
         self._jobs = jobs
         self._clock = jobs.clock
@@ -165,6 +168,7 @@ class AgentWork:
         wanted = WantedJobs.of(kinds, count, lease, capacity, tags)
         wait_s = seconds_of("wait", wait)
         await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in wanted.patterns])
+        self._on_agent(agent, "take")
         if request_id is None:
             return await self._take(attested, wanted, wait_s)
         return await self._requests.answer((agent, request_id), lambda: self._take(attested, wanted, wait_s))

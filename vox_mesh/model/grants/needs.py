@@ -41,6 +41,7 @@ _MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or
 _BOUND_WORD: Final = 2  # the length of the path of a word or variable of a command
 
 _SCHEDULING: Final = (SCHEDULE, EXECUTE)
+_STAMPS: Final = frozenset({"at_ms"})
 
 
 class OpNeed(NamedTuple):
@@ -51,6 +52,9 @@ class OpNeed(NamedTuple):
 
     find: Callable[[Any], list[Act]]
     """Returns the acts of an op by its payload."""
+
+    stamps: frozenset[str] = _STAMPS
+    """The fields that say when, where and by whom an op was made: none of its arguments."""
 
 
 def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
@@ -102,8 +106,8 @@ def _defines(action: str, name: str) -> OpNeed:
     return OpNeed(((action,), _SCHEDULING), find)
 
 
-def _always(action: str) -> OpNeed:
-    return OpNeed(((action,),), lambda _: [Act(action)])
+def _always(action: str, *stamps: str) -> OpNeed:
+    return OpNeed(((action,),), lambda _: [Act(action)], _STAMPS.union(stamps))
 
 
 NEEDS: Final[Mapping[str, OpNeed]] = {
@@ -112,7 +116,7 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     records.YIELD: OpNeed(((ABORT,),), _of_yield),
     question.ANSWER: OpNeed(((ANSWER,),), lambda payload: [Act(ANSWER, payload.get("kind"))]),
     op_names.BREAK: OpNeed(((BREAK,),), lambda payload: [Act(BREAK, payload["key"])]),
-    op_names.RESOLVE: _always(RESOLVE),
+    op_names.RESOLVE: _always(RESOLVE, "written_at", "who"),
     op_names.ADD_CRON: _defines(ADD_CRON, "crons"),
     op_names.REMOVE_CRON: _always(REMOVE_CRON),
     op_names.ADD_RULE: _defines(ADD_RULE, "rules"),
@@ -123,7 +127,7 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     REMOVE_NODE: _always(DRAIN),
     op_names.SET_BUDGET: _always(SET_BUDGET),
     op_names.REMOVE_BUDGET: _always(SET_BUDGET),
-    op_names.SET_TEMPO: _always(SET_TEMPO),
+    op_names.SET_TEMPO: _always(SET_TEMPO, "anchor_ms", "policy_hash"),
     op_names.DECLARE_INCIDENT: _always(SET_TEMPO),
     op_names.CLEAR_INCIDENT: _always(SET_TEMPO),
     verification.DESIGNATE: _always(DESIGNATE),
@@ -146,6 +150,12 @@ def acts_of_op(kind: str, payload: str) -> list[Act]:
     if need is not None:
         return need.find(parse(payload))
     return [] if kind in op_names.INTERNAL_KINDS else [Act(APPEND, kind)]
+
+
+def stamps_of_op(kind: str) -> frozenset[str]:
+    """Return the fields of an op that are none of its arguments."""
+    need = NEEDS.get(kind)
+    return frozenset() if need is None else need.stamps
 
 
 def acts_of(entry: LogEntry) -> list[Act]:

@@ -27,7 +27,7 @@ from vox_mesh.model.oplog.verification import OWNER_ONLY
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement, guard
+from vox_mesh.store.script import Answer, Op, Outcome, Script, Statement, guard, new_key
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:  # most meshes have no grants
@@ -127,7 +127,7 @@ class Permit(NamedTuple):
             *statements,
             answer=answer,
             key=self.key or key,
-            appendable=appendable,
+            appendable=appendable and self.approval is None,  # an approval is in time only if it is done now
             op=self.named_in(op),
         )
 
@@ -206,6 +206,11 @@ class Permits:
         self._are_in_use = True
         if len(self._need_grants) < _MAX_KNOWN:
             self._need_grants.add(agent)
+
+    def new_key(self) -> str:
+        """Return the id of the next op of an agent: that of the approval which is applied, or a new one."""
+        approved = _approved.get()
+        return (None if approved is None else approved.key) or new_key()
 
     async def write_op(
         self,

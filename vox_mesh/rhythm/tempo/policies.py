@@ -113,7 +113,8 @@ class Policies:
         if not is_alone or anchor_ms <= plan.head.anchor_ms:
             anchor_ms = plan.next_anchor_ms(context.times.now_ms, _MARGIN_MS, context.newest_ms + 1)
         entry = plan.followed_by(policy, bpm, anchor_ms, reason)
-        return replace(entry, op_id=new_key(), hlc=context.tick(), announced_ms=context.times.now_ms)
+        op_id = context.permits.new_key()
+        return replace(entry, op_id=op_id, hlc=context.tick(), announced_ms=context.times.now_ms)
 
     def announcement(self, entry: PlanEntry) -> Sequence[Statement]:
         """Return the statements that announce an entry; refused if another came first or it is too late."""
