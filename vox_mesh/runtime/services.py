@@ -477,14 +477,14 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        from vox_mesh.oplog.grants.permits import OF_MESH
+        from vox_mesh.oplog.grants.permit import MESH_PERMIT
 
-        sender = self.identity.node_id
-        await self.messages.send(agent, dict(question), sender=sender, msg_type="question", permit=OF_MESH)
+        body, sender = dict(question), self.identity.node_id
+        await self.messages.send(agent, body, sender=sender, msg_type="question", permit=MESH_PERMIT)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
-        from vox_mesh.oplog.grants.permits import OF_MESH
+        from vox_mesh.oplog.grants.permit import MESH_PERMIT
 
         if conflict.deferred_to is None:
             return
@@ -494,6 +494,6 @@ class MeshServices(RenamedAttributes):
             "row_key": conflict.row_key,
         }
         try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=OF_MESH)
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=MESH_PERMIT)
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)

@@ -52,7 +52,8 @@ from vox_mesh.model.rhythm.costs import NOTHING
 from vox_mesh.model.rhythm.tokens import TokenUsage
 from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 from vox_mesh.nodes.nodes import Nodes
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
