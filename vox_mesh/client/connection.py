@@ -44,6 +44,7 @@ class NodeConnection:
         if bearer is not None:
             self._headers["Authorization"] = f"Bearer {bearer}"
         self._audience: Audience | None = None
+        self._mesh_id: tuple[str, str] | None = None
         transport, base = _transport_of(address)
         self._base = httpx.URL(base)
         limits = httpx.Timeout(None, connect=_CONNECT_S)
@@ -66,6 +67,20 @@ class NodeConnection:
     async def post_whole(self, path: str, body: Mapping[str, Any], *, timeout_s: float = CALL_S) -> Any:
         """Do something, with all fields as they are."""
         return await self._call("POST", path, orjson.dumps(body), timeout_s)
+
+    async def mesh_id(self) -> tuple[str, str] | None:
+        """Return the scope and the repository of the mesh, by which messages are signed.
+
+        `None` if the node is of an older version, which takes no signatures of messages.
+        """
+        if self._audience is not None:
+            return self._audience.scope_id, self._audience.repository_id
+        if self._mesh_id is None:
+            audience = (await self.get("/v1/hooks/brief")).get("audience")
+            if audience is not None:
+                scope_id, repository_id, _ = Audience.parse(audience)
+                self._mesh_id = scope_id, repository_id
+        return self._mesh_id
 
     async def _call(self, method: str, target: str, body: bytes, timeout_s: float) -> Any:
         try:
@@ -97,8 +112,7 @@ class NodeConnection:
     async def _send(self, method: str, target: str, body: bytes) -> httpx.Response:
         headers = {**self._headers, "Content-Type": "application/json"} if body else dict(self._headers)
         if self._key is not None and self._audience is not None:
-            nonce = ulid.encode(time.time_ns() // 1_000_000, secrets.randbits(_CHANCE_BITS))
-            headers |= sign_request(self._key, self.agent, self._audience, method, target, body, nonce)
+            headers |= sign_request(self._key, self.agent, self._audience, method, target, body, new_ulid())
         url = self._base.copy_with(raw_path=target.encode())
         return await self._client.request(method, url, content=body, headers=headers)
 
@@ -123,6 +137,11 @@ def _transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
             hint="for example VOX_MESH_NODE=unix:/run/vox-mesh/agents.sock",
         )
     return httpx.AsyncHTTPTransport(), address
+
+
+def new_ulid() -> str:
+    """Return a new ULID of the current time."""
+    return ulid.encode(time.time_ns() // 1_000_000, secrets.randbits(_CHANCE_BITS))
 
 
 def in_query(seconds: float) -> str:

@@ -48,6 +48,8 @@ from vox_mesh.errors.jobs import NotAuthentic as NotAuthentic
 from vox_mesh.errors.jobs import TakenElsewhere as TakenElsewhere
 from vox_mesh.errors.locks import LockHeld as LockHeld
 from vox_mesh.errors.locks import LockLost as LockLost
+from vox_mesh.errors.messages import AgentSignatureMissing as AgentSignatureMissing
+from vox_mesh.errors.messages import AgentSignatureWrong as AgentSignatureWrong
 from vox_mesh.errors.messages import MessageExpired as MessageExpired
 from vox_mesh.errors.messages import MessageTaken as MessageTaken
 from vox_mesh.errors.messages import NotHolder as NotHolder

@@ -20,7 +20,6 @@ class ApprovalPending(MeshError):
             f" `vox-mesh approvals wait {approval_id}`, and do not send it again",
         )
         self.approval_id = approval_id
-        self.agent = agent
         self.expires_at = expires_at
 
 

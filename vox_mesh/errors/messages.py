@@ -23,6 +23,30 @@ class SenderRefused(MeshError):
     code = "sender_refused"
 
 
+class AgentSignatureMissing(MeshError):
+    """The mesh is strict, and the sender of a message, which has a key, has not signed it: it is not sent."""
+
+    code = "agent_signature_missing"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"message of {agent} is not signed by its key, as a strict mesh requires",
+            hint=f"send it with the key of {agent}: set VOX_AGENT_KEY, or pass signed_by",
+        )
+
+
+class AgentSignatureWrong(MeshError):
+    """The mesh is strict, and a message is not signed by the key of its sender: it is not sent."""
+
+    code = "agent_signature_wrong"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"signature of the message is not by the key with which {agent} was admitted",
+            hint="sign the id, the recipient, the type and the body as they are sent, or admit the new key",
+        )
+
+
 class MessageExpired(MeshError):
     """A message arrived after it expired, or was sent too long ago."""
 
