@@ -47,7 +47,7 @@ async def rest() -> None:
 
 
 def _work_for_a_slice(items: Iterable[T], done: list[T], loop: AbstractEventLoop) -> bool:
-    """Add the next items; return whether these were the last ones. The loop's clock decides: it is injected."""
+    """Add the next items, for some time by the loop's clock; return whether these were the last ones."""
     until = loop.time() + SLICE_S
     for item in items:
         done.append(item)
