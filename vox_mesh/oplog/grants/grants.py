@@ -59,7 +59,8 @@ _TOO_MANY: Final = "too_many_agents"
 _TOO_SHORT: Final = "delegation_too_short"
 _TOO_MANY_DELEGATIONS: Final = "too_many_delegations"
 _HINTS: Final = {
-    "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
+    "not_the_owner": "run this in the home of the owner's node, which `vox-mesh roles show` names; the first"
+    " node that runs (`vox-mesh up`) is the owner",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
     _TOO_SHORT: f"a delegation must last at least {MIN_DELEGATION_S} s when it is recorded",
