@@ -94,7 +94,7 @@ class AgentWork:
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
         self._known: Recent[str, KnownTake] = Recent(_MAX_KNOWN)
-        self._requests = TakeRequests[TakenJob](lambda taken: taken.job.job_id)
+        self._requests = TakeRequests[TakenJob](lambda taken: taken.job.job_id, _size_of)
         self._finisher = Finisher(
             store,
             jobs.transitions,
@@ -468,6 +468,12 @@ _ENDS: Final = {
     ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
     ReportedOutcome.FAILED: JobState.FAILED,
 }
+
+
+def _size_of(taken: TakenJob) -> int:
+    """Return about how many bytes a taken job has."""
+    parts = (taken.core, taken.checkpoint, taken.answer)
+    return len(taken.job.manifest) + len(taken.job.output_artifacts) + len(repr(parts))
 
 
 def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:
