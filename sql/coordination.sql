@@ -559,6 +559,7 @@ CREATE TABLE IF NOT EXISTS a2a_messages (
     ended_reason       TEXT,              -- why it is a dead letter
     overdue_ms         INTEGER,           -- when its sender got the notice
     is_ordered         INTEGER NOT NULL DEFAULT 1,  -- 0: to a role, and handled in parallel with others of its sender
+    agent_signature    TEXT,              -- by the key of the sender itself, if it has one
     UNIQUE (scope_id, repository_id, message_uuid),
     CHECK ((state = 'acked') = acknowledged),
     CHECK ((state IN ('stored', 'delivered')) = (ended_ms IS NULL))

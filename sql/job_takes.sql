@@ -49,6 +49,12 @@ SELECT count(*) FROM HELD_BY_AGENT
 -- ?4: how many it wants to hold at most. It must follow the claim.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE (SELECT count(*) FROM HELD_BY_AGENT) > ?4
 
+-- name: has_successor
+-- Whether the agent ?3 holds a job that waited for the job ?4.
+SELECT EXISTS (SELECT 1 FROM HELD_BY_AGENT AND EXISTS (
+    SELECT 1 FROM job_predecessors AS d
+    WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = t.job_id AND d.predecessor = ?4))
+
 -- name: logged_chars
 -- How much the attempt ?4 at the job ?3 has logged.
 SELECT coalesce(sum(length(text)), 0) FROM job_logs WHERE OF_MESH AND job_id = ?3 AND claim_token = ?4

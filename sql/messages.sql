@@ -33,7 +33,7 @@ CAST(json_array(
     CAST(sender_incarnation AS INTEGER), CAST(traceparent AS TEXT), CAST(signature AS TEXT), id,
     CAST(created_at AS TEXT), CAST(state AS TEXT), CAST(delivery_attempts AS INTEGER),
     CAST(claim_owner AS TEXT), CAST(claim_until_ms AS INTEGER), CAST(not_before_ms AS INTEGER),
-    CAST(ended_reason AS TEXT), NULL, CAST(is_ordered AS INTEGER)
+    CAST(ended_reason AS TEXT), NULL, CAST(is_ordered AS INTEGER), CAST(agent_signature AS TEXT)
 ) AS BLOB)
 
 -- part: HAS_PLAIN_ID
@@ -43,8 +43,8 @@ length(CAST(message_uuid AS BLOB)) = 26 AND message_uuid NOT GLOB '*[^0-9A-Z]*'
 -- name: send
 -- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message. Without
 -- a grant where one is needed there is no answer.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered)
-SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1) FROM json_each(?1)
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered, agent_signature)
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1), value ->> 'agent_signature' FROM json_each(?1)
 WHERE (SELECT GRANTED FROM (
     SELECT ?2 AS scope, ?3 AS repository, value ->> 'sender_agent' AS agent, value ->> 'sender_node' AS node,
         value ->> 'grant' AS by_grant))
@@ -53,8 +53,8 @@ RETURNING message_uuid, message_uuid
 
 -- name: send_one
 -- The same for a single message, as a request by itself.
-INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered)
-SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO, ?24
+INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered, agent_signature)
+SELECT ?1, ?2, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NOW_ISO, ?24, ?26
 WHERE IS_CURRENT AND (SELECT GRANTED FROM (
     SELECT ?1 AS scope, ?2 AS repository, ?8 AS agent, ?20 AS node, ?25 AS by_grant))
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET message_uuid = message_uuid WHERE IS_SAME
@@ -331,9 +331,10 @@ RETURNING message_uuid, message_uuid
 -- It answers nothing for a message that has ended, or that is claimed by another process; a claim of the same process
 -- covers it. Both names end with a ULID of 26 characters. ?1: items.
 INSERT INTO a2a_messages (
-    scope_id, repository_id, WRITTEN, created_at, state, acknowledged, claim_owner, delivery_attempts, ended_ms
+    scope_id, repository_id, WRITTEN, created_at, state, acknowledged, claim_owner, delivery_attempts, ended_ms,
+    agent_signature
 )
-SELECT ?2, ?3, OF_ITEM, NOW_ISO, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, 'acked', 1, value ->> 'claim_owner', 1, NOW_MS, value ->> 'agent_signature'
 FROM json_each(?1) WHERE true
 ON CONFLICT (scope_id, repository_id, message_uuid) DO UPDATE SET
     state = 'acked', acknowledged = 1, claim_owner = excluded.claim_owner, claim_until_ms = NULL,

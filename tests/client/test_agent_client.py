@@ -13,18 +13,21 @@ import pytest
 from vox_mesh import sync
 from vox_mesh.client import AgentClient
 from vox_mesh.errors import (
+    ApprovalPending,
     BadSettings,
     BadValue,
     LockHeld,
     NodeRefused,
     NotHolder,
     NotKnown,
+    Refused,
     StaleClaim,
     Unreachable,
 )
 from vox_mesh.jobs.work.reports import needs_input, succeeded
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.node import MeshNode
 
 _LIGHT: Final = """
@@ -128,6 +131,26 @@ async def test_messages_are_sent_received_and_settled(client: AgentClient, node:
     found = await client.messages.find(own.message_uuid)
     assert found is not None
     assert (found.body, found.claim_owner) == (own.body, None), "the claim is the receiver's"
+
+
+async def test_an_agent_waits_for_its_approval(client: AgentClient, node: MeshNode) -> None:
+    await node.grants.admit("coder")
+    await node.grants.issue("coder", ["coder"])
+    with pytest.raises(ApprovalPending) as asked:
+        await client.jobs.schedule_all([{"command": ["make"], "timeout": "10m"}])
+    approval_id = asked.value.approval_id
+    assert asked.value.expires_at == iso_of((await node.approvals.find(approval_id)).request.expires_ms)
+    with pytest.raises(TimeoutError):
+        await client.approvals.wait(approval_id, timeout=0)
+    with pytest.raises(Refused, match="own_request"):
+        await client.approvals.approve(approval_id)
+    assert [each.request.approval_id for each in await client.approvals.listed()] == [approval_id]
+    await node.approvals.approve(approval_id, "go on")
+    found = await client.approvals.wait(approval_id)
+    assert found == (await node.approvals.find(approval_id))._replace(decision_op=None)
+    assert await client.approvals.listed() == []
+    with pytest.raises(Refused, match="approval_not_open"):
+        await client.approvals.deny(approval_id)
 
 
 async def test_errors_are_those_of_the_mesh(client: AgentClient, folder: Path) -> None:

@@ -133,6 +133,17 @@ async def test_the_guard_checks_paths_through_the_node(node: MeshNode, folder: P
     assert (away.code, "locks not checked: " in away.err) == (3, True)
 
 
+async def test_an_agent_waits_for_its_approval_through_the_node(node: MeshNode, folder: Path) -> None:
+    await node.grants.admit("coder")
+    await node.grants.issue("coder", ["coder"])
+    asked = await run_through(folder, "job", "schedule", "--json", "--", "make")
+    pending = json.loads(asked.err)
+    assert (asked.code, pending["code"]) == (5, "approval_pending")
+    await node.approvals.approve(pending["approval_id"])
+    waited = await run_through(folder, "approvals", "wait", pending["approval_id"], "--json")
+    assert (waited.code, json.loads(waited.out)["state"]) == (0, "applied"), waited.err
+
+
 @pytest.mark.parametrize(
     "command",
     [

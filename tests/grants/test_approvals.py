@@ -14,13 +14,12 @@ from vox_mesh import acting_as
 from vox_mesh.errors import ApprovalPending, MeshError, NotAuthentic, NotKnown, Refused, Unreachable
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.grants.approval import ApprovalState
+from vox_mesh.model.grants.approval import Approval, ApprovalState
 from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.grants.approvals import Approval
 from vox_mesh.store.script import Op, Script, Statement
 
 ANN: Final = SigningKey(b"a" * 32)
@@ -304,7 +303,7 @@ async def test_verifying_reports_what_was_done_without_its_approval_or_twice(
     await assert_whole(owner)
     permit = other.permits.by("ann", grant.grant_id)
     for key in (None, request.applied_as):
-        for kind, arguments in (done.request.operation, request.operation):
+        for kind, arguments, _ in (done.request.operation, request.operation):
             with suppress(MeshError):
                 await other.store.write(permit.script(op=Op(kind, arguments), key=key))
     reports = {each.node_id: each.problem for each in await owner.oplog.verify()}

@@ -28,10 +28,10 @@ from vox_mesh.model.grants.grant import Grant, SignedGrant, Terms, delegation_fa
 from vox_mesh.model.grants.history import AdmittedAgent, GrantHistory
 from vox_mesh.model.grants.needs import acts_of_op
 from vox_mesh.model.grants.templates import capabilities_of
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
 from vox_mesh.oplog.grants.grants import MAX_DELEGATIONS
-from vox_mesh.oplog.grants.permits import grant_guard
+from vox_mesh.oplog.grants.permit import grant_guard
 from vox_mesh.store.schema.statements import NOW_MS, ddl, named
 
 MESH: Final = ("scope", "repository")
@@ -197,7 +197,7 @@ class JudgedGrants:
             assert not self.history.hear(entry)
 
     def prune(self) -> None:
-        self._run(SQL["prune"], *MESH, 100)
+        self._run(SQL["prune"], *MESH, 100, 0)
 
     # --- the judges ------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class JudgedGrants:
         payload = canonical(content)
         acts = acts_of_op(kind, payload)
         if grant_id is None:
-            by_model = not self.history.needs_grant(agent, f"{node}/2")
+            by_model = not self.history.needs_grant(agent, node + COMMANDS)
         else:
             allowing = self.history.grants_for(agent, acts, self.now_ms)
             by_model = grant_id in {each.grant_id for each in allowing}
@@ -227,7 +227,7 @@ class JudgedGrants:
             by_guard = by_guard and all(each is not None and not each.asks for each in found)
         assert by_guard == by_model, (agent, node, grant_id, acts)
         named_agent = None if agent == node else agent
-        entry = self._append(kind, payload, node_id=f"{node}/2", agent=named_agent, grant=grant_id)
+        entry = self._append(kind, payload, node_id=node + COMMANDS, agent=named_agent, grant=grant_id)
         self._verdicts[entry.op_id] = by_model
 
     def audit(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.node import MeshNode
 from vox_mesh.store.engines.memory import MemoryEngine
+from vox_mesh.store.rows import Rows
 
 
 class Volume:
@@ -241,3 +243,34 @@ async def test_who_follows_the_log_hears_of_the_rollback_and_of_what_comes_after
         assert (await heard).kind == ROLLED_BACK
         assert orjson.loads((await anext(following)).payload) == {"n": 2}
         await following.aclose()
+
+
+class YieldingEngine(MemoryEngine):
+    """A database in memory that lets others run before each query."""
+
+    async def query(self, statement: Statement) -> Rows:
+        """Run a query, later."""
+        await asyncio.sleep(0)
+        return await super().query(statement)
+
+
+async def test_a_log_that_goes_back_while_it_is_verified_is_judged_as_one_log() -> None:
+    """It goes back before each query: an anchor that was read must not be held against the restored log."""
+    engine = YieldingEngine()
+    async with scene(engine) as there, there.node("a") as a, there.node("b") as b:
+        disk = Volume(engine)
+        await b.oplog.append(NOTE, {})
+        image, after = disk.image(), await a.oplog.verify()
+        await b.oplog.append(NOTE, {})
+        await a.oplog.anchor()
+        lost, before = disk.image(), await a.oplog.verify()
+        for queries in count():
+            disk.put_back(lost)
+            verifying = asyncio.create_task(a.oplog.verify())
+            for _ in range(queries + 1):
+                await asyncio.sleep(0)
+            if verifying.done():
+                break
+            disk.put_back(image)
+            assert await verifying in (before, after), f"it went back after {queries} queries"
+        assert not [report for report in (*before, *after) if report.problem]

@@ -16,7 +16,7 @@ from vox_mesh.cli.summaries import SUMMARIES
 from vox_mesh.cli.support import output
 from vox_mesh.cli.support.error_report import ErrorReport, wants_json
 from vox_mesh.cli.support.exit_codes import ExitCode, exit_code_of
-from vox_mesh.errors import BadValue, MeshError
+from vox_mesh.errors import ApprovalPending, BadValue, MeshError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -144,7 +144,8 @@ def _report(error: BaseException) -> ErrorReport:
         case MeshError():
             hint = error.hint or (_CORRECT if isinstance(error, BadValue) else "run `vox-mesh doctor`")
             code = exit_code_of(error)
-            return ErrorReport(str(error), hint, code, error.code, error.retryable, is_listed=True)
+            asked = error.approval_id if isinstance(error, ApprovalPending) else None
+            return ErrorReport(str(error), hint, code, error.code, error.retryable, True, asked)
         case OSError() if _is_of_output(error):
             _drop_output()
             what = f"cannot write to standard output: {error.strerror}"

@@ -1,4 +1,4 @@
-"""The client of one agent: locks, messages and jobs through a node."""
+"""The client of one agent: locks, messages, jobs and approvals through a node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from vox_mesh.client.approvals import ClientApprovals
 from vox_mesh.client.connection import NodeConnection
 from vox_mesh.client.jobs import ClientJobs
 from vox_mesh.client.locks import ClientLocks
@@ -30,9 +31,10 @@ class AgentClient:
         self.agent = checked_agent(agent)
         self._connection = NodeConnection(address, self.agent, key=key, bearer=bearer)
         self.locks = ClientLocks(self._connection)
-        self.messages = ClientMessages(self._connection)
+        self.messages = ClientMessages(self._connection, key)
         self.jobs = ClientJobs(self._connection)
         self.work = ClientWork(self._connection)
+        self.approvals = ClientApprovals(self._connection)
 
     @classmethod
     @asynccontextmanager

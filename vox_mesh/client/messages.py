@@ -9,13 +9,15 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from vox_mesh.client.connection import CALL_S, NodeConnection, in_query
+from vox_mesh.client.connection import CALL_S, NodeConnection, in_query, new_ulid
 from vox_mesh.client.long_wait import MAX_WAIT_S, LongWait
 from vox_mesh.client.records import Document, message_of
 from vox_mesh.errors import NotKnown
 from vox_mesh.model.base.durations import Duration, seconds_of, seconds_or_none
+from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.recent import Recent
-from vox_mesh.model.messages.records import EVERYONE, Message, MessageState
+from vox_mesh.model.messages.agent_signature import AgentStatement
+from vox_mesh.model.messages.records import DEFAULT_TYPE, EVERYONE, Message, MessageState, payload_of
 
 _LEASE_S: Final = 120.0
 _MAX_CLAIMED: Final = 64
@@ -36,8 +38,9 @@ class MessageStamp(NamedTuple):
 class ClientMessages:
     """Sends messages in the name of one agent, and receives those for it."""
 
-    def __init__(self, connection: NodeConnection) -> None:
+    def __init__(self, connection: NodeConnection, key: SigningKey | None) -> None:
         self._connection = connection
+        self._key = key
         self._stamps = Recent[str, MessageStamp](_MAX_STAMPS)
 
     # --- sending ---------------------------------------------------------------------------------
@@ -47,10 +50,24 @@ class ClientMessages:
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
 
-        `options` are those of `Mesh.messages.send`; `key` is the idempotency key.
+        `options` are those of `Mesh.messages.send`; `key` is the idempotency key. It is signed with the key
+        of the agent, if that was given.
         """
-        (sent,) = await self._post(to, body, {**options, "sender": sender, "key": key})
+        fields = {**options, "sender": sender or self._connection.agent, "key": key}
+        (sent,) = await self._post(to, body, {**fields, **await self._sign(to, body, fields)})
         return sent
+
+    async def _sign(self, to: str, body: Any, fields: Document) -> Document:
+        """Return the key and the signature of a message, if the agent has a key."""
+        if self._key is None or fields["sender"] != self._connection.agent:
+            return {}
+        mesh_id = await self._connection.mesh_id()
+        if mesh_id is None:
+            return {}
+        message_uuid = fields["key"] or new_ulid()
+        msg_type = fields.get("msg_type") or DEFAULT_TYPE
+        about = (message_uuid, fields["sender"], to, msg_type, payload_of(body))
+        return {"key": message_uuid, "agent_signature": AgentStatement(*mesh_id, *about).sign(self._key)}
 
     async def broadcast(self, body: Any, *, sender: str | None = None, **options: Any) -> list[Message]:
         """Send to all agents that received within a week or are live, except the sender."""

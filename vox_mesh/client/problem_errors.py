@@ -21,6 +21,7 @@ _BY_STATUS: Final = {
     HTTPStatus.TOO_MANY_REQUESTS: Overloaded,
     HTTPStatus.SERVICE_UNAVAILABLE: Overloaded,
 }
+_FIELDS: Final = ("reason", "node_id", "approval_id", "expires_at", "retry_in_s")
 _MAX_TEXT: Final = 4_096
 
 
@@ -38,7 +39,7 @@ def error_of(status: int, problem: Mapping[str, Any]) -> MeshError:
 
 
 def _fields_of(problem: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: problem[name] for name in ("reason", "node_id") if name in problem}
+    found = {name: problem[name] for name in _FIELDS if name in problem}
     if isinstance(problem.get("faults"), list):
         found["faults"] = tuple(map(str, problem["faults"]))
     if isinstance(problem.get("holders"), list):

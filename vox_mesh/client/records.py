@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.grants.approval import Approval, ApprovalRequest, ApprovalState, AskedOperation
 from vox_mesh.model.jobs.question import AskedQuestion
 from vox_mesh.model.jobs.records import Job, Scheduled
 from vox_mesh.model.jobs.taken_job import TakenJob
@@ -78,6 +79,28 @@ def asked_of(document: Document) -> AskedQuestion:
     values: dict[str, Any] = {name: document.get(name) for name in AskedQuestion._fields}
     values["question"] = canonical({name: document.get(name) for name in ("text", "choices", "schema")})
     return AskedQuestion(**values)
+
+
+def approval_of(document: Document) -> Approval:
+    """Return what an agent asked for, and what became of it."""
+    request = ApprovalRequest(
+        document["approval_id"],
+        document["agent"],
+        document["grant_id"],
+        AskedOperation(document["operation"], canonical(document["arguments"], max_depth=None)),
+        milliseconds_at(document["expires_at"]),
+        document["applied_as"],
+        milliseconds_at(document["asked_at"]),
+    )
+    decided_at = document.get("decided_at")
+    return Approval(
+        request,
+        ApprovalState(document["state"]),
+        decided_by=document.get("decided_by"),
+        decided_ms=None if decided_at is None else milliseconds_at(decided_at),
+        reason=document.get("reason"),
+        refusal=document.get("refusal"),
+    )
 
 
 def message_of(document: Document) -> Message:

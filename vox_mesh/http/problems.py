@@ -12,6 +12,8 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.errors import (
+    AgentSignatureMissing,
+    AgentSignatureWrong,
     AlreadyResolved,
     ApprovalNeeded,
     ApprovalPending,
@@ -73,7 +75,10 @@ _STATUS: Final = (
     ((NotKnown,), HTTPStatus.NOT_FOUND),
     ((TooLarge,), HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     ((BadStatement, BadValue), HTTPStatus.UNPROCESSABLE_ENTITY),
-    ((ApprovalPending, NotItsAgent, SenderRefused), HTTPStatus.FORBIDDEN),
+    (
+        (AgentSignatureMissing, AgentSignatureWrong, ApprovalPending, NotItsAgent, SenderRefused),
+        HTTPStatus.FORBIDDEN,
+    ),
     ((OverGrantBudget,), HTTPStatus.CONFLICT),
     ((LimitReached,), HTTPStatus.TOO_MANY_REQUESTS),
     (

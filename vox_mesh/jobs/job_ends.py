@@ -183,8 +183,7 @@ class JobEnds:
 
     async def _by_allowed_nodes(self, stated: Mapping[str, _Stated]) -> dict[str, _Stated]:
         """Leave out completions by nodes that a route kept from the job."""
-        from vox_mesh.model.jobs.routes import node_of  # imported late: few meshes have routes
-        from vox_mesh.oplog.route_audit import RouteAudit
+        from vox_mesh.oplog.audits.route_audit import RouteAudit  # imported late: few meshes have routes
 
         audit = RouteAudit(self._store, self._roles)
         routes = await audit.history()
@@ -195,7 +194,7 @@ class JobEnds:
             if kind is None:
                 continue
             entry, is_barred = each.entry, False
-            if entry.kind == COMPLETE and routes.barred_from(kind, node_of(entry.node_id), entry.id):
+            if entry.kind == COMPLETE and routes.barred_from(kind, entry.author, entry.id):
                 # It may have been claimed before there was the route.
                 token = each.end.claim_token
                 is_barred = await audit.barred_from(kind, entry, job_id, token) is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
+from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.scripts import (
     ack_on_arrival_script,
     ack_script,
@@ -88,6 +89,7 @@ class Claims:
         writer: OpLogWriter,
         clock: MeshClock,
         verifier: SenderVerifier,
+        agent_signatures: AgentSignatures,
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
@@ -95,6 +97,7 @@ class Claims:
         self._writer = writer
         self._clock = clock
         self._verifier = verifier
+        self._agent_signatures = agent_signatures
         self._monotonic = monotonic
         self._handed_out: dict[str, HandedOut] = {}
         self._incarnation: int | None = None  # the first of this process
@@ -216,7 +219,7 @@ class Claims:
             messages = [each for each, fault in zip(messages, faults, strict=True) if fault is None]
         if messages:
             self._clock.receive(max(message.hlc for message in messages))
-        return messages
+        return await self._agent_signatures.check(messages)
 
     async def _bury(self, messages: Iterable[tuple[Message, str | None]]) -> None:
         """Turn the messages that have a fault into dead letters."""

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable
 from vox_mesh.messages.acts import sending_acts
+from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.claims import (
     LEASE_S,
     MAX_CLAIMED,
@@ -43,8 +44,10 @@ from vox_mesh.messages.settlement import Settlement
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.model.base.durations import Duration, seconds_of, seconds_or_none
+from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.messages.records import (
+    DEFAULT_TYPE,
     EVERYONE,
     MAX_ATTEMPTS,
     MAX_PAYLOAD_BYTES,
@@ -61,22 +64,23 @@ from vox_mesh.model.messages.records import (
     inbox_names,
     payload_of,
     signed_order,
+    time_after,
 )
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.observability.log_context import message_scope
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.known_agents import KnownAgents
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
-DEFAULT_TYPE: Final = "message"
 DEFAULT_PRIORITY: Final = 1
-MAX_TTL_S: Final = 366 * 86_400.0
 _MAX_MAX_ATTEMPTS: Final = 1_000
 _BROADCAST_WINDOW_MS: Final = 7 * 86_400_000
 
@@ -93,6 +97,7 @@ class Messages:
         agent: str | None,
         trusted_keys: TrustedKeys,
         permits: Permits,
+        known_agents: Callable[[], KnownAgents],
         *,
         on_agent: Callable[[str, str], None],
     ) -> None:
@@ -107,12 +112,13 @@ class Messages:
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._consumers: list[Consumer] = []
         self._permits = permits
-        self.queries = MessageQueries(store, clock, permits)
+        self.agent_signatures = AgentSignatures(store.mesh_id, known_agents)
+        self.queries = MessageQueries(store, clock, permits, self.agent_signatures)
         self.verifier = SenderVerifier(store, trusted_keys, monotonic)
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
-        self._sender = MessageSender(store, writer, self.relay_buffer, permits)
-        self._claims = Claims(store, writer, clock, self.verifier, monotonic)
+        self._sender = MessageSender(store, writer, self.relay_buffer, permits, self.agent_signatures)
+        self._claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)
         self.stats = self._claims.stats
         self._inboxes = LocalInboxes(
             store, writer, clock, self.relay_buffer, self._run_in_background, monotonic
@@ -156,6 +162,7 @@ class Messages:
         timeout: Duration | None = None,
         statements: MakeStatements | None = None,
         ordered: bool = False,
+        signed_by: SigningKey | str | None = None,
         permit: Permit | None = None,
     ) -> Message:
         """Send a message to an agent, or to a role (`role:reviewer`). On return it is stored.
@@ -168,8 +175,8 @@ class Messages:
         Messages to an agent are received in order. Messages to a role are received in parallel, unless they
         are `ordered`: then the next one of the sender comes when the last was settled.
 
-        `permit`: for what the mesh itself sends; by default the sender's grant is looked for, if it needs
-        one.
+        `signed_by`: the sender's own key, or its signature made elsewhere, which counts under its `key` only.
+        `permit`: for what the mesh itself sends; by default the sender's grant is looked for, if needed.
         """
         self._clock.refuse_if_off()
         if to == EVERYONE:
@@ -196,8 +203,8 @@ class Messages:
                 thread_id=None if thread is None else checked_thread(thread),
                 correlation_id=None if correlation is None else checked_word("correlation", correlation),
                 reply_to=None if reply_to is None else checked_id(reply_to),
-                expires_ms=_time_after("ttl", ttl, now_ms),
-                ack_by_ms=_time_after("ack_within", ack_within, now_ms),
+                expires_ms=time_after("ttl", ttl, now_ms),
+                ack_by_ms=time_after("ack_within", ack_within, now_ms),
                 max_attempts=max_attempts,
                 hlc=str(self._clock.tick(now_ms)),
                 sender_node=own.node_id,
@@ -205,6 +212,8 @@ class Messages:
                 traceparent=traceparent or carried,
                 is_ordered=int(ordered or not to.startswith(ROLE)),
             )
+            if signed_by is not None:
+                unsigned = await self.agent_signatures.add(unsigned, signed_by)
             timeout_s = seconds_or_none("timeout", timeout)
             return await self._sender.send(
                 unsigned, route=route, timeout=timeout_s, statements=statements, permit=permit
@@ -480,12 +489,3 @@ class Messages:
         """Call `wait_for_ack` under its old name, which is deprecated."""
         warn_renamed("messages.acked", "messages.wait_for_ack")
         return await self.wait_for_ack(message, timeout)
-
-
-def _time_after(name: str, duration: Duration | None, now_ms: int) -> int | None:
-    if duration is None:
-        return None
-    seconds = seconds_of(name, duration)
-    if not 0 < seconds <= MAX_TTL_S:
-        raise BadValue(f"{name} must be more than 0 and at most {MAX_TTL_S:g} seconds, got {seconds}")
-    return now_ms + round(seconds * 1_000)

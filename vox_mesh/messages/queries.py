@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NotKnown, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
+from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages.records import Message, checked_thread
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import ask_time
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.store import Store
 
@@ -36,11 +38,14 @@ class MessageThread:
 class MessageQueries:
     """List and find messages in any state, without claiming them."""
 
-    def __init__(self, store: Store, clock: MeshClock, permits: Permits) -> None:
+    def __init__(
+        self, store: Store, clock: MeshClock, permits: Permits, agent_signatures: AgentSignatures
+    ) -> None:
         self._store = store
         self._permits = permits
         self._mesh = store.mesh_id
         self._clock = clock
+        self._agent_signatures = agent_signatures
 
     async def learn_time(self) -> None:
         """Read the time of the mesh, unless it is known; if the database is unreachable, use our own."""
@@ -146,4 +151,4 @@ class MessageQueries:
 
     async def _read(self, name: str, *values: Any) -> list[Message]:
         rows = await self._store.read(sql(name), (*self._mesh, *values), fresh=True)
-        return [Message.read(row[0]) for row in rows]
+        return await self._agent_signatures.check([Message.read(row[0]) for row in rows])

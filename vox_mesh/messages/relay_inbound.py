@@ -114,9 +114,8 @@ class Reception:
             for message in messages:
                 if message.message_uuid not in known:
                     await self._store_relayed(message)
-        self._messages.relay_buffer.add(
-            [each for each in messages if not known.get(each.message_uuid, False)]
-        )
+        waiting = [each for each in messages if not known.get(each.message_uuid, False)]
+        self._messages.relay_buffer.add(await self._messages.agent_signatures.check(waiting))
         for message in messages:
             self._taken[message.message_uuid] = hash(_content(message))
 

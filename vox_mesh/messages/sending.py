@@ -8,14 +8,16 @@ from typing import Final
 
 from vox_mesh.errors import MessageTaken, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
+from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
-from vox_mesh.messages.scripts import OF_MESH_GRANT, id_taken, send_guarded, send_script, send_with, sql
+from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
 from vox_mesh.messages.signatures import Signing
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.nodes.identity import key_refused
-from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
+from vox_mesh.oplog.grants.permit import MESH_GRANT, MESH_PERMIT, Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Statement
@@ -35,9 +37,15 @@ class MessageSender:
     """Send the messages of one process."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, relay_buffer: RelayBuffer, permits: Permits
+        self,
+        store: Store,
+        writer: OpLogWriter,
+        relay_buffer: RelayBuffer,
+        permits: Permits,
+        agent_signatures: AgentSignatures,
     ) -> None:
         self._permits = permits
+        self._agent_signatures = agent_signatures
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -66,7 +74,8 @@ class MessageSender:
         if not self._is_chain_open:
             await self._open_chain(timeout)
         if permit is None:
-            outcome = await self._permitted(message, partial(self._write, message, extra, timeout))
+            store = partial(self._write, message, extra, timeout)
+            outcome = await self._permitted(message, store, must_sign=statements is None)
         else:
             outcome = await self._write(message, extra, timeout, permit)
         if identity.is_command:
@@ -95,17 +104,32 @@ class MessageSender:
     async def store_relayed(self, message: Message) -> Outcome:
         """Store a message that the node of its sender could not store itself."""
         if message.sender_agent == MESH_AGENT:
-            return await self._write(message, (), None, OF_MESH)
+            return await self._write(message, (), None, MESH_PERMIT)
 
         async def store(permit: Permit) -> Outcome:
             return await self._write(message, (), None, permit._replace(node_id=message.sender_node))
 
-        return await self._permitted(message, store)
+        return await self._permitted(message, store, must_sign=True)
 
-    async def _permitted(self, message: Message, store: Callable[[Permit], Awaitable[Outcome]]) -> Outcome:
-        """Store a message by the permit of its sender, which is looked for if the message is refused."""
+    async def _permitted(
+        self, message: Message, store: Callable[[Permit], Awaitable[Outcome]], *, must_sign: bool
+    ) -> Outcome:
+        """Store a message by the permit of its sender, which is looked for if the message is refused.
+
+        `must_sign`: the sender wrote it, so that a strict mesh requires its signature, as it requires a
+        grant. Otherwise the node wrote it for an operation of the sender.
+        """
+
+        async def store_signed(permit: Permit) -> Outcome:
+            if must_sign and permit.grant_id is not None:
+                await self._agent_signatures.refuse_unless_signed(message)
+            return await store(permit)
+
         return await self._permits.attempt(
-            lambda: sending_acts(message.receiver_agent), store, agent=message.sender_agent, is_logged=False
+            lambda: sending_acts(message.receiver_agent),
+            store_signed,
+            agent=message.sender_agent,
+            is_logged=False,
         )
 
     async def _write(
@@ -119,7 +143,7 @@ class MessageSender:
             if is_command:
                 return await self._store_for_command(message, statements, timeout, store)
             return await store(message, statements, timeout)
-        grant = OF_MESH_GRANT if permit.mesh is None else permit.grant_id
+        grant = MESH_GRANT if permit.mesh is None else permit.grant_id
         outcome = await self._store.write(send_script(message, grant), timeout=timeout)
         if not outcome.rows and not outcome.spooled:
             # It has no grant, another message has its id, or this process was superseded: this raises which.

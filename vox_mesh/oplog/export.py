@@ -136,8 +136,8 @@ class Export:
         cls, oplog: OpLog, scope_id: str, repository_id: str, stamp: BeatStamp | None = None
     ) -> Export:
         """Begin an export of the log as of now, in this bar and beat if the mesh has a tempo."""
-        owner, keys, last_id = await oplog.moment()
-        return cls(oplog, ExportHeader(scope_id, repository_id, owner, keys, stamp), last_id)
+        owner, keys, end = await oplog.moment()
+        return cls(oplog, ExportHeader(scope_id, repository_id, owner, keys, stamp), end.entry_id)
 
     async def parts(self) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines, a page of entries at a time. Without its last line an export is incomplete."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -26,17 +26,19 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.causal_audit import CausalAudit
+from vox_mesh.oplog.audits.causal_audit import CausalAudit
+from vox_mesh.oplog.audits.grant_log_audit import GrantLogAudit
+from vox_mesh.oplog.audits.mail_audit import MailAudit
+from vox_mesh.oplog.audits.node_audit import NodeAudit
+from vox_mesh.oplog.audits.route_audit import RouteAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.node_audit import NodeAudit
-from vox_mesh.oplog.grants.permits import Permit, Permits
-from vox_mesh.oplog.mail_audit import MailAudit
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
-from vox_mesh.oplog.route_audit import RouteAudit
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
@@ -49,6 +51,7 @@ from vox_mesh.store.store import Store
 
 _SQL: Final = named("oplog")
 _MAX_DEPS: Final = 256
+_MAX_VERIFICATIONS: Final = 3
 _FOLLOWED: Final = 100
 """The number of entries that are read ahead of a follower, who may be slow."""
 
@@ -57,12 +60,26 @@ Heads = dict[str, list[Any]]
 """The number and hash of the last entry of each chain."""
 
 
+class LogEnd(NamedTuple):
+    """The entry committed last, at some moment; without an op if there was none."""
+
+    entry_id: int = 0
+    op_id: str | None = None
+
+
 class Moment(NamedTuple):
     """The log as of one commit; later commits are not part of it."""
 
     owner: Owner | None
     keys: list[Key]
-    last_id: int
+    end: LogEnd
+
+
+class _Verified(NamedTuple):
+    """The reports on a log, and where it ended."""
+
+    reports: list[ChainReport]
+    end: LogEnd
 
 
 class OpLog:
@@ -91,11 +108,11 @@ class OpLog:
         self._pending = pending_ops
         self._trusted_keys = trusted_keys
         self._past = past
-        self._grant_log = grant_log
         self._permits = permits
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._grants = GrantLogAudit(store, grant_log)
         self._causes = CausalAudit(store)
         self._mail = MailAudit(store, trusted_keys)
         self._nodes = NodeAudit(store, trusted_keys)
@@ -106,6 +123,10 @@ class OpLog:
     def register(self, kind: OpKind) -> None:
         """Register a kind of op with this process."""
         self._kinds.register(kind)
+
+    def can_append(self, kind: str) -> bool:
+        """Return whether this process knows a kind of op that users author, whatever their role."""
+        return self._kinds.is_for_all(kind)
 
     async def append(
         self,
@@ -145,7 +166,7 @@ class OpLog:
         permit: Permit,
     ) -> Outcome:
         """Append an op that has effects, or depends on others."""
-        op_id = new_key() if key is None else key
+        op_id = permit.key or key or new_key()
         standing = await self._dependency_state(kind, op_id, deps)
         statements = await self._statements(kind, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None
@@ -360,10 +381,10 @@ class OpLog:
         """Return a consistent view of the log while others write: its keys are those of its entries."""
         keys = await self.keys()
         while True:
-            last_id = await self.last_id()
+            end = await self._end()
             before, keys = keys, await self.keys()
             if keys == before:
-                return Moment(await self._roles.owner(), keys, last_id)
+                return Moment(await self._roles.owner(), keys, end)
 
     async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
         """Return a witness that knows the owner of the mesh."""
@@ -381,37 +402,62 @@ class OpLog:
             SchemaDiffers: A trigger or another object in the database could change what is written.
         """
         await check_schema(self._ask, VERSION)
-        past = await self._past.compare(self._remembered())  # before the log is read, which only grows
-        last_id = await self.last_id()
-        reports = await self.verify_chains(node_id, [*heads, *past.heads, *await self._nodes.heads()])
-        findings = await self.routes.findings(self.entries, node_id, last_id)
-        findings += await self._grant_log.findings(self.entries, node_id, last_id)
-        findings += await self._nodes.findings(node_id)
-        reports = with_findings(reports, findings + await self._causes.findings(node_id, last_id))
-        return reports if node_id is not None else [*reports, *past.reports, *await self._mail.reports()]
+        return await self._read_whole(lambda: self._verify(node_id, heads))
 
-    async def verify_chains(
-        self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
-    ) -> list[ChainReport]:
-        """Recompute all chains, or one, and nothing else. Return a report on each."""
-        _, keys, last_id = await self.moment()
+    async def verify_chains(self) -> list[ChainReport]:
+        """Recompute all chains, and nothing else. Return a report on each."""
+        return await self._read_whole(lambda: self._verify_chains(None, ()))
+
+    async def _read_whole(self, read: Callable[[], Awaitable[_Verified]]) -> list[ChainReport]:
+        """Verify the log. If it was rolled back meanwhile, what was found is of two logs: verify it again."""
+        for _ in range(_MAX_VERIFICATIONS):
+            began_at = await self._end()
+            reports, end = await read()
+            if not any(each.problem for each in reports) or await self._has_entries(began_at, end):
+                break
+        self._found_broken += sum(bool(each.node_id and each.problem) for each in reports)
+        return reports
+
+    async def _verify(self, node_id: str | None, heads: Sequence[RecordedHead]) -> _Verified:
+        past = await self._past.compare(self._remembered())  # before the log is read, which only grows
+        heads = [*heads, *past.heads, *await self._nodes.heads()]
+        reports, end = await self._verify_chains(node_id, heads)
+        findings = await self.routes.findings(self.entries, node_id, end.entry_id)
+        findings += await self._grants.findings(self.entries, node_id, end.entry_id)
+        findings += await self._nodes.findings(node_id)
+        findings += await self._causes.findings(node_id, end.entry_id)
+        reports = with_findings(reports, findings)
+        if node_id is None:
+            reports += [*past.reports, *await self._mail.reports()]
+        return _Verified(reports, end)
+
+    async def _verify_chains(self, node_id: str | None, heads: Sequence[RecordedHead]) -> _Verified:
+        _, keys, end = await self.moment()
         witness = await self.witness(keys)
         pace = Pace()
         for kind in WITNESSES:
             async for entry in self._pages.of_kind(kind):
-                if entry.id <= last_id:
+                if entry.id <= end.entry_id:
                     witness.hear(entry)
                 await pace.keep(entry.payload)
         for head in heads:
             witness.hear_head(head)
         check = LogCheck(witness)
-        async for page in self.entries(node_id, last_id):
+        async for page in self.entries(node_id, end.entry_id):
             for entry in page:
                 check.check(entry)
                 await pace.keep(entry.payload)
-        reports = check.finish(node_id)
-        self._found_broken += sum(report.problem is not None for report in reports)
-        return reports
+        return _Verified(check.finish(node_id), end)
+
+    async def _end(self) -> LogEnd:
+        rows = await self._read("last_entry")
+        return LogEnd(*rows[0]) if rows else LogEnd()
+
+    async def _has_entries(self, *ends: LogEnd) -> bool:
+        """Return whether these entries, and so all before them, are still in the log."""
+        ids = canonical([end.op_id for end in ends])
+        found = {LogEnd(row["id"], row["op_id"]) for row in await self._read("entries_of", ids, fresh=True)}
+        return found.issuperset(end for end in ends if end.op_id is not None)
 
     @property
     def found_broken(self) -> int:

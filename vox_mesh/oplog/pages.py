@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -29,6 +29,9 @@ _ENTRIES_PER_PIECE: Final = 32
 
 _BYTES_PER_ENTRY: Final = 4_096
 """How many payload bytes count as one entry."""
+
+ReadEntries = Callable[[str | None, int | None], AsyncIterator[list[LogEntry]]]
+"""Reads all entries of one chain or of all, up to an id, chain by chain and in order."""
 
 
 class EntryFilter(NamedTuple):

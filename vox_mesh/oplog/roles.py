@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import BadValue, MeshError, NotKnown, Refused
+from vox_mesh.errors import MeshError, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.base.keys import checked_public_key
 from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.oplog.authorship import Owner, initialisation
@@ -237,11 +237,7 @@ class Roles:
                     hint="start it with its new key, or pass --key KEY",
                 )
             public_key = asked.public_key
-        if not is_public_key(public_key):
-            raise BadValue(
-                f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
-                hint="copy it from the refusal that the node logged",
-            )
+        checked_public_key(public_key, hint="copy it from the refusal that the node logged")
         mail, last_sent = await self._deliverable_mail(node_id)
         ends = await self._chain_ends(node_id)
         mesh = self._store.mesh_id

@@ -14,7 +14,7 @@ import orjson
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.admissions import NodeAdmissions
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
-from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry, node_of
 from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, TRANSFER, ChainWitness, Key
 from vox_mesh.oplog.closed_chains import ClosedChains
@@ -91,7 +91,7 @@ class TrustedKeys:
 
     async def is_admitted(self, chain: str) -> bool:
         """Return whether the owner has admitted the node of a chain with a key of that chain."""
-        node_id = chain.removesuffix(COMMANDS)
+        node_id = node_of(chain)
         await self._look_up(node_id, fresh=True)
         return self._admissions.has_admitted(node_id, {key.public_key for key in self._own_keys(chain)})
 
@@ -116,7 +116,7 @@ class TrustedKeys:
         if chain in self._opening:
             await self._learn_accepted(await self.read_mark())
         else:
-            await self._look_up(chain.removesuffix(COMMANDS), fresh=False)
+            await self._look_up(node_of(chain), fresh=False)
         return self._keys(chain)
 
     async def in_force(self, node_id: str) -> tuple[dict[str, list[Key]], str | None]:
@@ -199,7 +199,7 @@ class TrustedKeys:
         owner = await self._ownership.initial()
         if owner is None:
             return self._ownership.pinned_key is None
-        return chain.removesuffix(COMMANDS) != owner.node_id or key == owner.public_key
+        return node_of(chain) != owner.node_id or key == owner.public_key
 
     async def _read_beginnings(self, node_id: str, fresh: bool) -> _Beginnings:
         values = (*self._store.mesh_id, node_id, node_id + COMMANDS)

@@ -19,7 +19,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
-from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.base.keys import PUBLIC_KEY_FORM, is_public_key
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
@@ -106,7 +106,7 @@ def _token(value: SecretStr) -> SecretStr:
 
 def _public_key(value: str) -> str:
     if not is_public_key(value):
-        raise ValueError("must be ed25519:<64 hexadecimal digits>")
+        raise ValueError(f"must be {PUBLIC_KEY_FORM}")
     return value
 
 

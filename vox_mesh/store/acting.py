@@ -18,6 +18,11 @@ def current_agent() -> str | None:
     return _agent.get()
 
 
+def current_principal() -> str | None:
+    """Return the agent that the current task acts for, if it has proved who it is."""
+    return _principal.get()
+
+
 def refuse_unless_own(thing: str, agent: str | None) -> None:
     """Raise `NotItsAgent` if the current task acts for a principal, and the thing is another agent's.
 

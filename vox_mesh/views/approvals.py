@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from vox_mesh.model.grants.approval import Approval
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.oplog.verification import READ_ERRORS
-from vox_mesh.oplog.grants.approvals import Approval
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class ApprovalView:
             arguments=request.operation.values,
             asks_for=_acts(approval),
             digest=request.operation.digest,
-            asked_at=_moment(request.asked_ms),
-            expires_at=_moment(request.expires_ms),
+            asked_at=iso_of(request.asked_ms),
+            expires_at=iso_of(request.expires_ms),
             decided_by=approval.decided_by,
-            decided_at=None if approval.decided_ms is None else _moment(approval.decided_ms),
+            decided_at=None if approval.decided_ms is None else iso_of(approval.decided_ms),
             reason=approval.reason or None,
             refusal=approval.refusal,
             applied_as=request.applied_as,
@@ -75,7 +75,3 @@ def _acts(approval: Approval) -> list[str]:
         return [str(each) for each in approval.request.acts()]
     except READ_ERRORS:
         return []
-
-
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="milliseconds")

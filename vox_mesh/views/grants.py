@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from vox_mesh.model.grants.history import GrantRecord
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.runtime.services import MeshServices
 
 
@@ -33,8 +33,8 @@ class GrantView:
             grant.agent,
             [str(each) for each in terms.capabilities],
             grant.parent_id,
-            _moment(terms.from_ms),
-            None if terms.until_ms is None else _moment(terms.until_ms),
+            iso_of(terms.from_ms),
+            None if terms.until_ms is None else iso_of(terms.until_ms),
             terms.budget,
             terms.delegations,
             record.is_revoked,
@@ -81,7 +81,3 @@ async def grants_of(mesh: MeshServices, agent: str | None = None) -> list[GrantV
     is_implicit = not history.is_strict() and (agent is None or history.admission(agent) is None)
     implicit = GrantView(None, "all that are not admitted", ["can *"])
     return [implicit, *found] if is_implicit else found
-
-
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="milliseconds")

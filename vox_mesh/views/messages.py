@@ -11,7 +11,7 @@ from vox_mesh.views.record_view import RecordView
 
 
 @dataclass(frozen=True)
-class MessageView(RecordView, record=Message, without=("signature",)):
+class MessageView(RecordView, record=Message, without=("signature", "agent_signature")):
     """A message by column, with the bar and the beat of its time; its payload is the value itself."""
 
     payload: Any

@@ -114,23 +114,33 @@ async def _ask(agent: SigningAgent, operation: Operation, names: dict[str, str],
     return await agent.ask(operation.method, operation.path.format(**names), body)
 
 
+async def _mail(node: MeshNode, *pairs: tuple[str, str]) -> list[str]:
+    """Return the paths of new messages from the first to the second of each pair."""
+    sent = [await node.messages.send(to, "hello", sender=sender) for sender, to in pairs]
+    return [f"/v1/messages/{each.message_uuid}" for each in sent]
+
+
 async def test_an_agent_reads_and_ends_its_own_things_without_a_grant_for_it(served: ServedNode) -> None:
     node = served.node
     agent = await _admit(served, "coder", "job.take kind work")
-    grant = await node.grants.issue("coder", ["job.schedule kind notes"])
+    grant = await node.grants.issue("coder", ["job.schedule kind notes", "message.send"])
     foreign = (await node.jobs.schedule("notes", "of another")).job_id
     held, _ = await _taken(node, "work", "coder")
     with acting_as("coder"):
         own, another = [(await node.jobs.schedule("notes", n)).job_id for n in (1, 2)]
         await node.jobs.schedule("notes", foreign, after=[foreign])  # an op of its own that names it
+    await node.grants.issue("coder", ["message.receive to role:qa"])
+    mail = await _mail(node, ("coder", "ben"), ("ben", "coder"), ("ben", "role:qa"))
+    foreign_mail = await _mail(node, ("ben", "eve"), ("ben", "role:dev"))
     await node.grants.revoke(grant.grant_id)
     asked = await approval(node)
     asker = await _admit(served, "asker")
-    for path in (f"/v1/jobs/{own}", f"/v1/jobs/{held}", f"/v1/jobs/{own}/wait?timeout=0"):
+    for path in (f"/v1/jobs/{own}", f"/v1/jobs/{held}", f"/v1/jobs/{own}/wait?timeout=0", *mail):
         assert (await agent.ask("GET", path)).status_code == 200, path
     assert (await agent.ask("GET", "/v1/jobs/questions?to=coder")).json() == []
     assert (await asker.ask("GET", f"/v1/approvals/{asked}/wait?timeout=0")).status_code == 200
-    for path in (f"/v1/jobs/{foreign}", "/v1/jobs/ffffff", f"/v1/approvals/{asked}", "/v1/jobs/questions"):
+    foreign_jobs = (f"/v1/jobs/{foreign}", "/v1/jobs/ffffff", "/v1/jobs/questions")
+    for path in (*foreign_jobs, f"/v1/approvals/{asked}", *foreign_mail, "/v1/messages/ffffff"):
         assert_problem(await agent.ask("GET", path), 403, "not_granted")
     assert_problem(await agent.ask("POST", f"/v1/jobs/{foreign}/abort", {}), 403, "not_granted")
     both = {"jobs": [another, foreign]}

@@ -21,8 +21,8 @@ KEY: Final = SigningKey(Ed25519PrivateKey.generate())
 BODY: Final = b'{"count":1}'
 
 
-def signed(agent: str = "builder", body: bytes = BODY) -> dict[str, str]:
-    return sign_request(KEY, agent, AUDIENCE, "POST", "/v1/jobs/take?x=%20y", body, NONCE)
+def signed(agent: str = "builder", body: bytes = BODY, audience: Audience = AUDIENCE) -> dict[str, str]:
+    return sign_request(KEY, agent, audience, "POST", "/v1/jobs/take?x=%20y", body, NONCE)
 
 
 def test_a_signature_is_one_of_http_message_signatures() -> None:
@@ -44,11 +44,12 @@ def test_a_signature_is_one_of_http_message_signatures() -> None:
     public.verify(proof, base.encode())
 
 
+@pytest.mark.parametrize("audience", [AUDIENCE, AUDIENCE._replace(scope_id="")])
 @pytest.mark.parametrize("agent", ["builder", "Åsa/1", 'quote"d', "a b", "100%", "名"])
-def test_a_signature_names_its_agent_its_node_and_its_time(agent: str) -> None:
-    read = RequestSignature.read(signed(agent))
+def test_a_signature_names_its_agent_its_node_and_its_time(agent: str, audience: Audience) -> None:
+    read = RequestSignature.read(signed(agent, audience=audience))
     assert read is not None
-    assert (read.agent, Audience.parse(read.audience), read.time_ms) == (agent, AUDIENCE, TIME_MS)
+    assert (read.agent, Audience.parse(read.audience), read.time_ms) == (agent, audience, TIME_MS)
     assert read.is_by(KEY.public, "POST", "/v1/jobs/take?x=%20y")
     assert read.is_of(BODY)
 

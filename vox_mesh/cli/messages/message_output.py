@@ -46,6 +46,7 @@ def line(message: Message, **more: str | None) -> Record:
         "type": message.msg_type,
         "priority": message.priority,
         "state": message.state,
+        "signed": message.signed_by_agent,
         "attempts": message.delivery_attempts,
         "created_at": message.created_at,
         **more,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,16 +26,23 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.session import AgentMesh, run_as_agent, start_quickly
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NoAnswer, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.messages import DEFAULT_PRIORITY
+from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.records import (
+    DEFAULT_TYPE,
     EVERYONE,
     MAX_ATTEMPTS,
     Message,
     MessageState,
     checked_trace,
 )
+from vox_mesh.nodes.agent_keys import agent_key
+from vox_mesh.nodes.key_file import load_key
 from vox_mesh.store.script import new_key
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 
 @click.command(context_settings={"allow_extra_args": True})
@@ -111,6 +118,8 @@ def send(
         "ack_within": wait_ack if ack_within is None else ack_within,
         "traceparent": _traceparent(),
     }
+    if settings.node is None:  # else the client signs
+        options["signed_by"] = _key_of(options["sender"], settings)
     value = body_of(body, is_text=is_text)
     sending = _Sending(to, value, options, reply_to, wait_ack, as_json=as_json)
     if to == EVERYONE:
@@ -144,6 +153,15 @@ def _summary(sent: Record, wait_ack: float | None) -> str:
     if sent["state"] == MessageState.ACKED:
         return f"acknowledged by {to} {name}"
     return f"sent to {to}{'' if wait_ack is None else ', not acknowledged yet'} {name}"
+
+
+def _key_of(sender: str, settings: Settings) -> SigningKey | None:
+    """Return the key of the sender: that of VOX_AGENT_KEY, or the one made in this home, if there is one."""
+    if settings.agent_key is not None and sender == settings.agent_id:
+        return load_key(settings.agent_key)
+    with suppress(NotKnown):
+        return agent_key(settings.home_dir, sender, create=False)
+    return None
 
 
 def _traceparent() -> str | None:

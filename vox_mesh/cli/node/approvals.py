@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Final
 
@@ -12,10 +13,14 @@ import click
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import CommandGroup, fields, json_option, show_lines, show_one, show_several
-from vox_mesh.cli.support.session import Work, run_on_mesh, start_quickly
-from vox_mesh.mesh import Mesh
-from vox_mesh.model.grants.approval import ApprovalState
-from vox_mesh.oplog.grants.approvals import Approval
+from vox_mesh.cli.support.session import (
+    AgentCommand,
+    AgentMesh,
+    run_agent_command,
+    run_as_agent,
+    start_quickly,
+)
+from vox_mesh.model.grants.approval import Approval, ApprovalState
 from vox_mesh.store.acting import acting_as
 from vox_mesh.views.approvals import ApprovalView
 
@@ -30,7 +35,8 @@ _DONE: Final = (ApprovalState.APPLIED, ApprovalState.APPROVED)
 def approvals() -> None:
     """Show and decide what agents ask for.
 
-    An agent whose grant says `ask` waits here. The owner decides, or an agent that may do it itself.
+    A command of an agent whose grant says `ask` prints the id of an approval. The owner decides on it, or an
+    agent that may do it itself.
     """
 
 
@@ -45,11 +51,8 @@ def list_(every: bool, as_json: bool) -> None:
       vox-mesh approvals list
     """
 
-    async def run(mesh: Mesh) -> list[Approval]:
-        return await mesh.approvals.listed(every=every)
-
-    settings = start_quickly("approvals list")
-    found = [ApprovalView.of(each) for each in asyncio.run(run_on_mesh(settings, run))]
+    listed = run_agent_command("approvals list", lambda mesh: mesh.approvals.listed(every=every))
+    found = [ApprovalView.of(each) for each in listed]
     show_several([asdict(each) if as_json else each.line for each in found], as_json=as_json)
 
 
@@ -63,8 +66,7 @@ def show(approval_id: str, as_json: bool) -> None:
     Example:
       vox-mesh approvals show 01J9ZD5V4T7K2M3N4P5Q6R7S8T
     """
-    settings = start_quickly("approvals show")
-    found = asyncio.run(run_on_mesh(settings, lambda mesh: mesh.approvals.find(approval_id)))
+    found = run_agent_command("approvals show", lambda mesh: mesh.approvals.find(approval_id))
     _show(found, as_json=as_json)
 
 
@@ -120,13 +122,13 @@ def wait(approval_id: str, timeout: float | None, as_json: bool) -> None:
       vox-mesh approvals wait 01J9ZD5V4T7K2M3N4P5Q6R7S8T --timeout 10m
     """
 
-    async def run(mesh: Mesh) -> Approval:
+    async def run(mesh: AgentMesh) -> Approval:
         try:
             return await mesh.approvals.wait(approval_id, timeout=timeout)
         except TimeoutError:
             return await mesh.approvals.find(approval_id)
 
-    found = asyncio.run(run_on_mesh(start_quickly("approvals wait"), run))
+    found = run_agent_command("approvals wait", run)
     _show(found, as_json=as_json)
     if found.is_open:
         raise SystemExit(ExitCode.APPROVAL_PENDING)
@@ -134,16 +136,10 @@ def wait(approval_id: str, timeout: float | None, as_json: bool) -> None:
         raise SystemExit(ExitCode.NO)
 
 
-def _decide(command: str, agent: str | None, work: Work[Approval]) -> Approval:
-    settings = start_quickly(command)
-
-    async def run(mesh: Mesh) -> Approval:
-        return await work(mesh)
-
-    if agent is None:
-        return asyncio.run(run_on_mesh(settings, run))
-    with acting_as(agent):
-        return asyncio.run(run_on_mesh(settings, run))
+def _decide(command: str, agent: str | None, work: AgentCommand[Approval]) -> Approval:
+    settings = start_quickly(command, through_node=True)
+    with nullcontext() if agent is None else acting_as(agent):
+        return asyncio.run(run_as_agent(settings, agent, work))
 
 
 def _show(approval: Approval, *, as_json: bool) -> None:

@@ -24,6 +24,8 @@ class ErrorReport(NamedTuple):
     retryable: bool = False
     is_listed: bool = False
     """Whether the code is worth a search: it is printed."""
+    approval_id: str | None = None
+    """What to wait for, if an approval is pending."""
 
     def show(self, program: str, *, as_json: bool) -> int:
         """Print it and return the exit code."""
@@ -50,6 +52,8 @@ class ErrorReport(NamedTuple):
             "retryable": self.retryable,
             "exit_code": int(self.exit_code),
         }
+        if self.approval_id is not None:
+            document["approval_id"] = self.approval_id
         return json.dumps(document)
 
 

@@ -17,6 +17,7 @@ from vox_mesh.http.api.manifests import GivenManifests
 from vox_mesh.http.api.operations import CALL_S, MAX_WAIT_S, Operations, RequestModel, Text, Wait
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
 from vox_mesh.http.principals.needs import OWNER, READS_JOB, READS_OUTPUTS, writes
+from vox_mesh.http.principals.outputs import refuse_unread_predecessors
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.jobs.records import SCHEDULE, Job, JobState
 from vox_mesh.runtime.services import MeshServices
@@ -80,6 +81,7 @@ class ScheduleRequest(RequestModel):
 @JOBS.post("/v1/jobs", needs=writes(SCHEDULE), opens="jobs")
 async def schedule_jobs(mesh: MeshServices, body: ScheduleRequest) -> list[ScheduledView]:
     """Schedule jobs, all or none; predecessors come first in the answer."""
+    await refuse_unread_predecessors(mesh, body.manifests)
     scheduled = await mesh.jobs.schedule_all(body.manifests, new=body.new, defer=body.defer)
     return [ScheduledView.from_record(each) for each in scheduled]
 

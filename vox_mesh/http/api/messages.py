@@ -14,13 +14,20 @@ from pydantic import Field
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
-from vox_mesh.http.principals.needs import NOTHING, OWNER, Need, receives
+from vox_mesh.http.principals.needs import NOTHING, OWNER, READS_MESSAGE, Need, receives
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
-from vox_mesh.messages.messages import DEFAULT_PRIORITY, DEFAULT_TYPE
+from vox_mesh.messages.messages import DEFAULT_PRIORITY
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.model.grants.capability import SEND, Act
-from vox_mesh.model.messages.records import EVERYONE, MAX_ATTEMPTS, Message, MessageState, inbox_names
+from vox_mesh.model.messages.records import (
+    DEFAULT_TYPE,
+    EVERYONE,
+    MAX_ATTEMPTS,
+    Message,
+    MessageState,
+    inbox_names,
+)
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.slices import in_slices
@@ -54,7 +61,7 @@ class InboxQuery(PageQuery):
 
 
 class SendRequest(RequestModel):
-    """The message to send. `key` is its idempotency key."""
+    """The message to send. `key` is its idempotency key, which an `agent_signature` signs with the rest."""
 
     to: Text
     sender: OwnAgent
@@ -70,6 +77,7 @@ class SendRequest(RequestModel):
     key: Text | None = None
     traceparent: Text | None = None
     ordered: bool = False
+    agent_signature: Text | None = None
 
 
 class ClaimRequest(RequestModel):
@@ -136,12 +144,15 @@ def _acts(_: str, inputs: Mapping[str, Any]) -> Iterable[Act]:
 @MESSAGES.post("/v1/messages", needs=Need(((SEND,),), _acts), status=HTTPStatus.CREATED, opens="messages")
 async def send_message(mesh: MeshServices, body: SendRequest) -> list[MessageView]:
     """Send a message to an agent, a role or everyone; everyone gets a message each."""
-    options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key"})
+    options = body.model_dump(exclude_none=True, exclude={"to", "payload", "key", "agent_signature"})
+    signed_by = body.agent_signature
+    if signed_by is not None and body.key is None:
+        raise BadValue("`agent_signature` must be given with `key`: it signs the id, and one recipient")
     if body.to == EVERYONE:
         if body.key is not None:
             raise BadValue("`key` must not be given with `to: *`: each recipient gets a message of its own")
         return [MessageView.of(mesh, each) for each in await mesh.messages.broadcast(body.payload, **options)]
-    sent = await mesh.messages.send(body.to, body.payload, key=body.key, **options)
+    sent = await mesh.messages.send(body.to, body.payload, key=body.key, signed_by=signed_by, **options)
     return [MessageView.of(mesh, await mesh.messages.queries.find(sent.message_uuid) or sent)]
 
 
@@ -159,7 +170,7 @@ async def list_threads(mesh: MeshServices, query: LimitQuery) -> list[MessageThr
     return await mesh.messages.queries.threads(query.limit)
 
 
-@MESSAGES.get("/v1/messages/{message_uuid}")
+@MESSAGES.get("/v1/messages/{message_uuid}", needs=READS_MESSAGE)
 async def show_message(mesh: MeshServices, message_uuid: Text) -> MessageView:
     """Show a message, by its id or a unique prefix."""
     return MessageView.of(mesh, await mesh.messages.queries.get(message_uuid))

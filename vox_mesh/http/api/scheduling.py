@@ -11,8 +11,9 @@ from vox_mesh.http.api.manifests import GivenManifest
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.http.principals.needs import writes
+from vox_mesh.http.principals.outputs import refuse_unread_predecessors
 from vox_mesh.model.jobs.manifest_fields import Kind
-from vox_mesh.model.jobs.rule import MAX_FIELDS
+from vox_mesh.model.jobs.scheduling.rule import MAX_FIELDS
 from vox_mesh.model.oplog import op_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import (
@@ -52,6 +53,7 @@ class CronRequest(RequestModel):
 @CRONS.put("/v1/crons/{name}", needs=writes(op_names.ADD_CRON))
 async def add_cron(mesh: MeshServices, name: DefinitionName, body: CronRequest) -> CronView:
     """Add a cron; an identical one is unchanged, a different one of this name is refused."""
+    await refuse_unread_predecessors(mesh, [body.manifest])
     return CronView.of(await mesh.crons.add(name, body.expression, body.manifest, body.timezone))
 
 
@@ -84,6 +86,7 @@ class RuleRequest(RequestModel):
 @RULES.put("/v1/rules/{name}", needs=writes(op_names.ADD_RULE))
 async def add_rule(mesh: MeshServices, name: DefinitionName, body: RuleRequest) -> RuleView:
     """Add a rule; an identical one is unchanged, a different one of this name is refused."""
+    await refuse_unread_predecessors(mesh, [body.manifest])
     return RuleView.of(await mesh.rules.add(name, body.op_kind, body.manifest, body.fields))
 
 

@@ -8,7 +8,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, NotKnown
-from vox_mesh.http.principals.ownership import owns_job
+from vox_mesh.http.principals.outputs import reads_outputs
+from vox_mesh.http.principals.ownership import owns_job, owns_message
 from vox_mesh.http.problems import Problem
 from vox_mesh.model.grants.capability import EXECUTE, READ, RECEIVE, SCHEDULE, TAKE, Act
 from vox_mesh.model.grants.needs import NEEDS
@@ -105,8 +106,9 @@ NOTHING: Final = Need(())
 READS: Final = need_of(READ)
 OWNER: Final = Need((), is_for_owner=True)
 READS_JOB: Final = READS._replace(is_own=owns_job)
-READS_OUTPUTS: Final = Need(((TAKE, SCHEDULE, EXECUTE),), is_own=owns_job)
-"""For outputs of jobs, which can't be redacted: agents that work on jobs, or schedule them, read them."""
+READS_MESSAGE: Final = READS._replace(is_own=owns_message)
+READS_OUTPUTS: Final = Need(((READ,), (TAKE, SCHEDULE, EXECUTE)), is_own=reads_outputs)
+"""For outputs of jobs: without both, an agent reads those of jobs that concern it only."""
 
 
 def reads_of_others(name: str, model: str | None = None) -> Need:

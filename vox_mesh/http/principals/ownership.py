@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vox_mesh.model.grants.capability import RECEIVE, Act
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.messages.records import ROLE
 from vox_mesh.runtime.services import MeshServices
 
 
 async def owns_job(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
     """Return whether an agent has scheduled the job of a request, or has taken it last."""
-    job = await mesh.jobs.find(inputs["job"])
+    return await has_job(mesh, agent, await mesh.jobs.find(inputs["job"]))
+
+
+async def has_job(mesh: MeshServices, agent: str, job: Job) -> bool:
+    """Return whether an agent has scheduled a job, or has taken it last."""
     return await mesh.work.is_held_by(agent, job) or await mesh.jobs.permitted.has_scheduled(agent, [job])
 
 
@@ -24,6 +31,15 @@ async def has_scheduled_jobs(mesh: MeshServices, agent: str, inputs: Mapping[str
     named = inputs["body"].jobs
     jobs = [await mesh.jobs.find(each) for each in named or ()]
     return bool(jobs) and await mesh.jobs.permitted.has_scheduled(agent, jobs)
+
+
+async def owns_message(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:
+    """Return whether an agent has sent the message of a request, or may receive it."""
+    message = await mesh.messages.queries.get(inputs["message_uuid"])
+    receiver = message.receiver_agent
+    if agent in (message.sender_agent, receiver):
+        return True
+    return receiver.startswith(ROLE) and mesh.principals.known.may_ask_for(agent, [Act(RECEIVE, receiver)])
 
 
 async def owns_approval(mesh: MeshServices, agent: str, inputs: Mapping[str, Any]) -> bool:

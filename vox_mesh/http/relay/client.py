@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from vox_mesh.errors import RelayFailed, RelayRefused
+from vox_mesh.http.relay.agent_signatures import header_of
 from vox_mesh.http.relay.endpoint import FROM, NODE, ORDER, PATH, STORED, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.messages.relay_outbound import Peer
@@ -64,7 +65,7 @@ class HttpRelayClient:
 
     async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Deliver messages to a node. Raises `RelayFailed` or `RelayRefused`."""
-        headers = {NODE: peer.node_id, STORED: "1" if stored else "0"}
+        headers = {NODE: peer.node_id, STORED: "1" if stored else "0", **header_of(messages)}
         if self._sign_order is not None:
             headers[ORDER] = self._sign_order(messages, peer.node_id, stored=stored)
         if len(messages) == 1 and messages[0].traceparent is not None:

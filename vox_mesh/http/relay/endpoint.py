@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vox_mesh.http.access import Access, Scope
 from vox_mesh.http.limits import RateLimiter
 from vox_mesh.http.problems import Problem
+from vox_mesh.http.relay.agent_signatures import AGENT_SIGNATURES, with_agent_signatures
 from vox_mesh.http.requests import READ_S, body_of, read_body
 from vox_mesh.messages.relay_inbound import Reception
 from vox_mesh.model.base.keys import MAX_LENGTH
@@ -114,6 +115,7 @@ class Delivery:
         self._at_once += 1
         try:
             messages = _parse_messages(await read_body(await body_of(request, self._limits.read_s)))
+            messages = with_agent_signatures(messages, request.headers.get(AGENT_SIGNATURES))
             stored = request.headers.get(STORED) == "1"
             await self._reception.take(messages, stored=stored, order=request.headers.get(ORDER))
         finally:

@@ -15,7 +15,7 @@ from vox_mesh.model.documents.documents import has_keys, short
 from vox_mesh.model.jobs.bundle import bundle
 from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, attestation_remarks, faults_of
 from vox_mesh.model.jobs.records import COMPLETE, Job
-from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import key_at
 from vox_mesh.oplog.oplog import OpLog
 
@@ -103,9 +103,7 @@ class Verifier:
         faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
         faults += faults_of(proof, job_id=job.job_id, worker_key=key, manifest=_core_of(job))
         if not faults:
-            faults += _contradictions(
-                "the op", proof.envelope, {**item, "node_id": entry.node_id.removesuffix(COMMANDS)}
-            )
+            faults += _contradictions("the op", proof.envelope, {**item, "node_id": entry.author})
             faults += _contradictions("the table of jobs", proof.envelope, _row_of(job))
         return faults
 

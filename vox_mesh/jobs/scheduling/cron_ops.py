@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.jobs.scheduling.definition_ops import DefinitionOps
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.op_names import ADD_CRON, ADOPT_CRONS, REMOVE_CRON
 from vox_mesh.oplog.trusted_keys import TrustedKeys
@@ -65,7 +64,7 @@ class CronOps(DefinitionOps[CronDefinition]):
         return added
 
     def _time_of(self, entry: LogEntry) -> int:
-        return 0 if entry.kind == ADOPT_CRONS else Hlc.parse(entry.hlc).wall_ms
+        return 0 if entry.kind == ADOPT_CRONS else entry.time_ms
 
     def _replaces(self, entry: LogEntry) -> bool:
         return entry.kind == ADOPT_CRONS

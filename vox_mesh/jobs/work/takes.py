@@ -78,6 +78,11 @@ class JobTakes:
         held = job if start_op is None else job._replace(last_op=start_op)
         return job, HeldTake(held, AgentAttestation(agent, grant), lease_ms, kept)
 
+    async def has_successor(self, agent: str, job_id: str) -> bool:
+        """Return whether an agent holds a job that waited for this one."""
+        values = (*self._store.mesh_id, agent, job_id)
+        return bool((await self._store.read(_SQL["has_successor"], values, fresh=True))[0][0])
+
     async def keep(self, take: HeldTake, artifact: Artifact, record: Statement) -> None:
         """Add an artifact to what the agent has kept. Raises `StaleClaim` if the claim is over."""
         others = [each for each in take.artifacts if each.name != artifact.name]

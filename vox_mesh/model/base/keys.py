@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.errors import BadValue
+
 if TYPE_CHECKING:  # loaded where it is used: a read-only command needs no keys
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 
+PUBLIC_KEY_FORM: Final = "ed25519:<64 hexadecimal digits>"
 _PREFIX: Final = "ed25519:"
 _PUBLIC: Final = re.compile(r"ed25519:[0-9a-f]{64}")
 _SIGNATURE: Final = re.compile(r"ed25519:[0-9a-f]{128}")
@@ -67,11 +70,33 @@ def is_public_key(text: str) -> bool:
     return (point[:-1] + bytes([point[-1] & 0x7F])).hex() not in _WEAK
 
 
+def checked_public_key(text: str, *, hint: str = "") -> str:
+    """Return a public key; raise `BadValue` if it is none."""
+    if not is_public_key(text):
+        raise BadValue(f"public key must be {PUBLIC_KEY_FORM}, got {text!r:.100}", hint=hint)
+    return text
+
+
+def is_signature(text: str) -> bool:
+    """Return whether `text` has the form of a signature."""
+    return _SIGNATURE.fullmatch(text) is not None
+
+
+def signature_to_bytes(text: str) -> bytes:
+    """Return the bytes of a signature; none for what has not its form."""
+    return bytes.fromhex(text[len(_PREFIX) :]) if is_signature(text) else b""
+
+
+def signature_of_bytes(data: bytes) -> str:
+    """Return the signature that has these bytes."""
+    return _PREFIX + data.hex()
+
+
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:
     """Return whether this is the key's signature of the message."""
     from cryptography.exceptions import InvalidSignature
 
-    if not (_SIGNATURE.fullmatch(signature) and is_public_key(public_key)):
+    if not (is_signature(signature) and is_public_key(public_key)):
         return False
     try:
         _public(public_key).verify(bytes.fromhex(signature[len(_PREFIX) :]), message)

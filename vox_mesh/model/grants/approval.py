@@ -7,16 +7,16 @@ request names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse, text_id
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.history import GrantHistory, Signer
-from vox_mesh.model.grants.needs import acts_of_op
+from vox_mesh.model.grants.needs import NEEDS, acts_of_op, stamps_of_op
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
 
@@ -24,9 +24,6 @@ MAX_ASKED: Final = 64 * 1024
 """The maximum size of what is asked, in bytes: a person reads it."""
 
 MAX_REASON: Final = 1_024
-
-_STAMP: Final = "at_ms"
-"""When an op was made: none of its arguments."""
 
 
 class ApprovalState(StrEnum):
@@ -42,22 +39,33 @@ class ApprovalState(StrEnum):
 
 
 class AskedOperation(NamedTuple):
-    """An operation: the kind of its op, and its arguments as canonical JSON."""
+    """An operation: the kind of its op, and its arguments as canonical JSON.
+
+    `deps`: the ops that it depends on, if its agent has chosen them. Services choose those of their ops.
+    """
 
     name: str
     arguments: str
+    deps: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, kind: str, payload: str) -> AskedOperation:
+    def of(cls, kind: str, payload: str, deps: Iterable[str] = ()) -> AskedOperation:
         """Return the operation of an op."""
         read: Any = parse(payload)
-        arguments = {name: value for name, value in read.items() if name != _STAMP}
-        return cls(kind, canonical(arguments, max_depth=None))
+        stamps = stamps_of_op(kind)
+        arguments = {name: value for name, value in read.items() if name not in stamps}
+        chosen = () if kind in NEEDS else tuple(deps)
+        return cls(kind, canonical(arguments, max_depth=None), chosen)
 
     @property
     def digest(self) -> str:
         """Return the digest that an approval names."""
-        return text_id(canonical([self.name, self.arguments]))
+        return text_id(canonical([self.name, self.arguments, *([list(self.deps)] if self.deps else [])]))
+
+    def is_done_by(self, entry: LogEntry) -> bool:
+        """Return whether an op is this operation. Raises one of `READ_ERRORS`."""
+        done = AskedOperation.of(entry.kind, entry.payload)
+        return done == self._replace(deps=()) and {*self.deps} <= {*parse(entry.causal_deps)}
 
     @property
     def values(self) -> dict[str, Any]:
@@ -81,15 +89,15 @@ class ApprovalRequest(NamedTuple):
     @property
     def payload(self) -> str:
         """Return the payload of its op, which names the agent and the grant besides."""
-        return canonical(
-            {
-                "operation": self.operation.name,
-                "arguments": self.operation.values,
-                "expires_ms": self.expires_ms,
-                "applied_as": self.applied_as,
-            },
-            max_depth=None,
-        )
+        payload: dict[str, Any] = {
+            "operation": self.operation.name,
+            "arguments": self.operation.values,
+            "expires_ms": self.expires_ms,
+            "applied_as": self.applied_as,
+        }
+        if self.operation.deps:
+            payload["deps"] = list(self.operation.deps)
+        return canonical(payload, max_depth=None)
 
     @classmethod
     def read(cls, entry: LogEntry) -> ApprovalRequest:
@@ -99,7 +107,8 @@ class ApprovalRequest(NamedTuple):
             raise BadValue("an agent must ask by its grant")
         if not is_ulid(read["applied_as"]):
             raise BadValue(f"applied_as must be a ULID, got {read['applied_as']!r}")
-        operation = AskedOperation.of(str(read["operation"]), canonical(read["arguments"], max_depth=None))
+        arguments, deps = canonical(read["arguments"], max_depth=None), map(str, read.get("deps", ()))
+        operation = AskedOperation.of(str(read["operation"]), arguments, deps)
         return cls(
             entry.op_id,
             entry.agent,
@@ -107,12 +116,12 @@ class ApprovalRequest(NamedTuple):
             operation,
             int(read["expires_ms"]),
             read["applied_as"],
-            Hlc.parse(entry.hlc).wall_ms,
+            entry.time_ms,
         )
 
     def acts(self) -> list[Act]:
         """Return what the agent would do. Raises one of `READ_ERRORS`."""
-        return acts_of_op(*self.operation)
+        return acts_of_op(self.operation.name, self.operation.arguments)
 
 
 class Decision(NamedTuple):
@@ -132,6 +141,31 @@ class Decision(NamedTuple):
         """Return the decision that an op records. Raises one of `READ_ERRORS`."""
         read: Any = parse(payload)
         return cls(str(read["approval"]), str(read["digest"]), str(read["reason"]))
+
+
+class Approval(NamedTuple):
+    """What an agent asked for and what became of it, as signed ops say."""
+
+    request: ApprovalRequest
+    state: ApprovalState
+    decided_by: str | None = None
+    decided_ms: int | None = None
+    reason: str | None = None
+    """That of the decision."""
+    refusal: str | None = None
+    """Why the operation was refused though it was approved."""
+    decision_op: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it may still be decided or applied."""
+        return self.state in (ApprovalState.PENDING, ApprovalState.APPROVED)
+
+    @property
+    def jobs(self) -> list[str]:
+        """Return the jobs that the operation names."""
+        found = self.request.operation.values.get("jobs")
+        return [str(each["job_id"]) for each in found] if isinstance(found, list) else []
 
 
 def request_fault(entry: LogEntry, request: ApprovalRequest, grants: GrantHistory) -> str | None:
@@ -159,14 +193,14 @@ def approval_fault(
         return "it does not approve this"
     if decision.digest != request.operation.digest:
         return "it approves other arguments"
-    time_ms = Hlc.parse(entry.hlc).wall_ms
+    time_ms = entry.time_ms
     if time_ms >= request.expires_ms:
         return "it came too late"
-    agent = entry.agent or entry.node_id.partition("/")[0]
+    agent = entry.actor
     if agent == request.agent:
         return f"{agent} approved its own request"
     if entry.grant is None:
-        is_owner = owner_signed(entry) is not None and agent == entry.node_id.partition("/")[0]
+        is_owner = owner_signed(entry) is not None and agent == entry.author
         return None if is_owner else f"{agent} is not the owner, and named no grant"
     if _is_through(grants, entry.grant, request):
         return f"its grant {entry.grant} was delegated by {request.agent}"
@@ -216,10 +250,10 @@ class ApprovalHistory:
         request, decided = self._requests[approval_id], self._decided.get(approval_id)
         if (request.agent, request.grant_id) != (entry.agent, entry.grant):
             return f"{request.agent} asked for approval {approval_id}"
-        if AskedOperation.of(entry.kind, entry.payload) != request.operation:
+        if not request.operation.is_done_by(entry):
             return f"approval {approval_id} is for something else"
         if decided is None or decided.kind != APPROVE or decided.id > entry.id:
             return f"approval {approval_id} was not given"
-        if Hlc.parse(entry.hlc).wall_ms >= request.expires_ms:
+        if entry.time_ms >= request.expires_ms:
             return f"approval {approval_id} had expired"
         return None

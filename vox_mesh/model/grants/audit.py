@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import parse
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.capability import TAKE, Act
@@ -89,7 +88,7 @@ class GrantAudit:
             self._findings.append(_finding(entry, fault))
 
     def _fault_of(self, entry: LogEntry) -> str | None:
-        acts, time_ms = acts_of(entry), _time_ms(entry)
+        acts, time_ms = acts_of(entry), entry.time_ms
         fault = self._history.fault_of(entry, acts, time_ms) if acts else None
         if fault is None or self._history.fault_of(entry, acts, time_ms, may_ask=True) is not None:
             return fault
@@ -99,7 +98,7 @@ class GrantAudit:
         take = _take_in(entry)
         if take is None:
             return
-        fault = self._history.fault_of(take.entry, (), _time_ms(entry))
+        fault = self._history.fault_of(take.entry, (), entry.time_ms)
         if fault is not None:
             self._findings.append(_finding(entry, fault))
         elif self._fault_of_kinds(take, (None,)) is not None:
@@ -108,7 +107,7 @@ class GrantAudit:
 
     def _fault_of_kinds(self, take: _DoubtedTake, kinds: Iterable[str | None]) -> str | None:
         """Return why jobs of these kinds were not to be taken; `None` is a job of any kind."""
-        return self._history.fault_of(take.entry, [Act(TAKE, kind) for kind in kinds], _time_ms(take.entry))
+        return self._history.fault_of(take.entry, [Act(TAKE, kind) for kind in kinds], take.entry.time_ms)
 
     def hear_schedule(self, entry: LogEntry) -> None:
         """Take in an entry that may have scheduled the jobs in doubt."""
@@ -156,10 +155,6 @@ def _take_in(entry: LogEntry) -> _DoubtedTake | None:
 def _jobs_in(entry: LogEntry) -> dict[str, Any]:
     read: Any = parse(entry.payload)
     return {str(each["job_id"]): each for each in read["jobs"]}
-
-
-def _time_ms(entry: LogEntry) -> int:
-    return Hlc.parse(entry.hlc).wall_ms
 
 
 def _finding(entry: LogEntry, fault: str) -> ChainFinding:

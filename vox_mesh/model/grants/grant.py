@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.base.keys import SigningKey, is_public_key, is_signed
+from vox_mesh.model.base.keys import SigningKey, checked_public_key, is_signed
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.capability import ASK, CAN, Act, Capability
 from vox_mesh.model.messages.records import checked_agent
@@ -208,8 +208,7 @@ def _check(grant: Grant) -> None:
         if not is_ulid(name):
             raise BadValue(f"id of a grant must be a ULID, got {name!r}")
     for key in (grant.issuer_key, *(() if grant.agent_key is None else (grant.agent_key,))):
-        if not is_public_key(key):
-            raise BadValue(f"key must be ed25519:<64 hexadecimal digits>, got {key!r}")
+        checked_public_key(key)
     checked_agent(grant.agent)
     if not 1 <= len(terms.capabilities) <= MAX_CAPABILITIES:
         raise BadValue(

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.base.keys import checked_public_key
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant, chain_fault
 from vox_mesh.model.messages.records import checked_agent
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, READ_ERRORS, REVOKE, STRICT
 
 Signer = Callable[[LogEntry], str | None]
@@ -41,10 +41,8 @@ class AdmittedAgent(NamedTuple):
     def read(cls, payload: str) -> AdmittedAgent:
         """Return the admission that an op records. Raises one of `READ_ERRORS`."""
         read: Any = parse(payload)
-        found = cls(checked_agent(read["agent"]), read["key"])
-        if found.public_key is not None and not is_public_key(found.public_key):
-            raise BadValue(f"key must be ed25519:<64 hexadecimal digits>, got {found.public_key!r}")
-        return found
+        key = read["key"]
+        return cls(checked_agent(read["agent"]), None if key is None else checked_public_key(key))
 
 
 class GrantRecord(NamedTuple):
@@ -60,7 +58,7 @@ class GrantRecord(NamedTuple):
         """Return whether it was revoked, or one that it was delegated from."""
         return self.revoked_at != _NEVER
 
-    def is_live_at(self, entry_id: int, time_ms: int) -> bool:
+    def was_in_force_at(self, entry_id: int, time_ms: int) -> bool:
         """Return whether it was in force for what was committed as this entry, with this time."""
         is_recorded = self.entry_id < entry_id < self.revoked_at
         return is_recorded and self.grant.terms.is_valid_at(time_ms)
@@ -77,6 +75,9 @@ class GrantHistory:
         self._admitted: dict[str, list[tuple[int, AdmittedAgent]]] = defaultdict(list)
         self._modes: list[tuple[int, bool]] = []
         self._records: dict[str, GrantRecord] = {}
+        self._unended: dict[str, dict[str, None]] = defaultdict(dict)
+        self._ends: list[tuple[int, str]] = []
+        self._ended_ms = 0
         self._children: dict[str, list[str]] = defaultdict(list)
         self.last_id = 0
         """The id of the last entry that was taken in."""
@@ -125,12 +126,16 @@ class GrantHistory:
             return False
         self._records[grant.grant_id] = GrantRecord(grant, entry.id, entry.hlc)
         self._children[grant.parent_id or ""].append(grant.grant_id)
+        self._unended[grant.agent][grant.grant_id] = None
+        if (until_ms := grant.terms.until_ms) is not None:
+            heappush(self._ends, (until_ms, grant.grant_id))
         return True
 
     def _revoke(self, grant_id: str, entry_id: int) -> bool:
         found = [each for each in self._with_delegations(grant_id) if not self._records[each].is_revoked]
         for each in found:
             self._records[each] = self._records[each]._replace(revoked_at=entry_id)
+            self._unended[self._records[each].grant.agent].pop(each, None)
         return bool(found)
 
     def _with_delegations(self, grant_id: str) -> Iterator[str]:
@@ -150,6 +155,28 @@ class GrantHistory:
     def records(self) -> list[GrantRecord]:
         """Return all grants, in the order of their commits."""
         return list(self._records.values())
+
+    def in_force(self, time_ms: int, agent: str | None = None) -> Iterator[GrantRecord]:
+        """Yield the grants in force at this time, of one agent or of all, in the order of their commits."""
+        for record in self._unended_at(time_ms, agent):
+            grant = record.grant
+            if agent in (None, grant.agent) and not record.is_revoked and grant.terms.is_valid_at(time_ms):
+                yield record
+
+    def _unended_at(self, time_ms: int, agent: str | None) -> list[GrantRecord]:
+        """Return all grants of an agent, or of all, that are not revoked and have not ended, in order.
+
+        Ended grants cost nothing, except for times before the latest of their ends: for these, all
+        grants are returned.
+        """
+        while self._ends and self._ends[0][0] <= time_ms:
+            self._ended_ms, grant_id = heappop(self._ends)
+            self._unended[self._records[grant_id].grant.agent].pop(grant_id, None)
+        if time_ms < self._ended_ms:
+            return self.records
+        agents = list(self._unended) if agent is None else [agent]
+        found = [self._records[grant_id] for each in agents for grant_id in self._unended.get(each, ())]
+        return sorted(found, key=lambda each: each.entry_id) if agent is None else found
 
     def find(self, grant_id: str) -> GrantRecord | None:
         """Return a grant by its id."""
@@ -186,7 +213,7 @@ class GrantHistory:
 
     def needs_grant(self, agent: str, chain: str, entry_id: int = _NEVER) -> bool:
         """Return whether an agent, acting through a chain, needed a grant at an entry, or needs one now."""
-        if agent == self._owner_node and chain.partition("/")[0] == agent:
+        if agent == self._owner_node and node_of(chain) == agent:
             return False
         is_admitted = any(at < entry_id for at, _ in self._admitted.get(agent, ()))
         return is_admitted or self.is_strict(entry_id)
@@ -204,22 +231,17 @@ class GrantHistory:
     ) -> Iterator[Grant]:
         """Yield the grants of an agent in force that cover all of these acts, with `may_ask` by approval."""
         wanted = list(acts)
-        for record in self._records.values():
-            if record.grant.agent == agent and record.is_live_at(_NEVER - 1, time_ms):
-                found = [record.grant.terms.find(act) for act in wanted]
-                if all(each is not None and each.asks <= may_ask for each in found):
-                    yield record.grant
+        for record in self.in_force(time_ms, agent):
+            found = [record.grant.terms.find(act) for act in wanted]
+            if all(each is not None and each.asks <= may_ask for each in found):
+                yield record.grant
 
     def allows_part_of(self, agent: str, act: Act, time_ms: int) -> bool:
         """Return whether a grant of an agent in force covers an act without approval, or a part of it."""
         return any(
-            record.grant.agent == agent
-            and record.is_live_at(_NEVER - 1, time_ms)
-            and any(
-                not each.asks and (each.act.covers(act) or act.covers(each.act))
-                for each in record.grant.terms.capabilities
-            )
-            for record in self._records.values()
+            not each.asks and (each.act.covers(act) or act.covers(each.act))
+            for record in self.in_force(time_ms, agent)
+            for each in record.grant.terms.capabilities
         )
 
     def fault_of(
@@ -229,14 +251,14 @@ class GrantHistory:
 
         `may_ask`: a grant that allows them after an approval will do.
         """
-        agent = entry.agent or entry.node_id.partition("/")[0]
+        agent = entry.actor
         if entry.grant is None:
             needs = self.needs_grant(agent, entry.node_id, entry.id)
             return f"{agent} had no grant for it" if needs else None
         record = self._records.get(entry.grant)
         if record is None or record.grant.agent != agent:
             return f"its grant {entry.grant} is none of {agent}"
-        if not record.is_live_at(entry.id, time_ms):
+        if not record.was_in_force_at(entry.id, time_ms):
             return f"its grant {entry.grant} was not in force"
         for act in acts:
             found = record.grant.terms.find(act)

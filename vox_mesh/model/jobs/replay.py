@@ -30,7 +30,7 @@ from vox_mesh.model.jobs.records import (
 )
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 
 COLUMNS: Final = Job._fields[1:]
 """The columns that follow from the log; of the rowid, only the order does."""
@@ -77,7 +77,7 @@ class _Op(NamedTuple):
     @property
     def node_id(self) -> str:
         """Return the node of the author; a CLI command writes a chain of its own on behalf of its node."""
-        return self.chain.partition("/")[0]
+        return node_of(self.chain)
 
 
 class JobReplay:

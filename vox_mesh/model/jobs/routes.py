@@ -47,7 +47,7 @@ class RouteHistory:
         except READ_ERRORS:
             return
         if isinstance(pattern, str) and isinstance(node_id, str | None):
-            self._ops.append(_RouteOp(entry.id, entry.hlc, pattern, node_id, node_of(entry.node_id)))
+            self._ops.append(_RouteOp(entry.id, entry.hlc, pattern, node_id, entry.author))
 
     def barred_from(self, kind: str, node_id: str, entry_id: int) -> str | None:
         """Return the node that a kind was routed to when another one claimed at this entry, or `None`.
@@ -63,11 +63,6 @@ class RouteHistory:
         if pattern is None or node_id in (routes[pattern].node_id, routes[pattern].author):
             return None
         return routes[pattern].node_id
-
-
-def node_of(chain: str) -> str:
-    """Return the node of a chain; the one of its commands has a suffix."""
-    return chain.partition("/")[0]
 
 
 class RouteCheck:
@@ -95,7 +90,7 @@ class RouteCheck:
     def check(self, entry: LogEntry) -> None:
         """Check the next entry of a chain."""
         for item in _items(entry, CLAIM):
-            job_id, node_id = str(item.get("job_id")), node_of(entry.node_id)
+            job_id, node_id = str(item.get("job_id")), entry.author
             kind = self._kinds.get(job_id)
             routed_to = None if kind is None else self._routes.barred_from(kind, node_id, entry.id)
             if routed_to is not None:

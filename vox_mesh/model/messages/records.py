@@ -11,13 +11,16 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.json_text import read_stored, shown
 from vox_mesh.model.base.keys import split_signature
 from vox_mesh.model.base.reserved import refuse_mesh_agent
 from vox_mesh.model.base.ulid import is_ulid
+from vox_mesh.model.messages.agent_signature import SignedByAgent
 
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
 MAX_NAME: Final = 128
+DEFAULT_TYPE: Final = "message"
 MAX_ATTEMPTS: Final = 10
 """How often a message is tried before it becomes a dead letter, unless its sender says otherwise."""
 
@@ -29,6 +32,7 @@ UNKNOWN: Final = ""
 THREAD: Final = "hmmm://thread/"
 """The prefix of a thread's address."""
 
+_MAX_TTL_S: Final = 366 * 86_400.0
 _SIGNED_KIND: Final = "vox-mesh message 1"
 _SIGNED_BATCH_KIND: Final = "vox-mesh messages 1"
 _SIGNED_ORDER_KIND: Final = "vox-mesh relay order 1"
@@ -52,6 +56,9 @@ class Message(NamedTuple):
     `position` is its place in the order of commits, or 0 if it was only relayed. Only then `after` is set:
     the message that its sender's process sent before it in the same pair. It is signed with each request. A
     message to a role with `is_ordered` 0 may be handled at the same time as others of its sender.
+
+    `agent_signature` is by the sender itself, which the node that signs with `signature` can't forge;
+    `signed_by_agent` is what its check has shown here.
     """
 
     message_uuid: str
@@ -81,6 +88,8 @@ class Message(NamedTuple):
     ended_reason: str | None = None
     after: str | None = None
     is_ordered: int = 1
+    agent_signature: str | None = None
+    signed_by_agent: str = SignedByAgent.ABSENT
 
     @classmethod
     def read(cls, record: bytes) -> Self:
@@ -245,6 +254,16 @@ def checked_priority(priority: int) -> int:
             hint="pass 0 (can wait), 1 (usual), 2 (soon) or 3 (urgent)",
         )
     return priority
+
+
+def time_after(name: str, duration: Duration | None, now_ms: int) -> int | None:
+    """Return the time after a duration, such as a `ttl`; raise `BadValue` if that is too long."""
+    if duration is None:
+        return None
+    seconds = seconds_of(name, duration)
+    if not 0 < seconds <= _MAX_TTL_S:
+        raise BadValue(f"{name} must be more than 0 and at most {_MAX_TTL_S:g} seconds, got {seconds}")
+    return now_ms + round(seconds * 1_000)
 
 
 def checked_trace(traceparent: str) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.base.keys import is_public_key
-from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
+from vox_mesh.model.base.keys import checked_public_key
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.oplog.key_changes import ChainEnd
 from vox_mesh.model.oplog.verification import ADMIT_NODE, READ_ERRORS, STRICT, Key
 
@@ -55,12 +54,10 @@ class NodeAdmissions:
         try:
             read: Any = parse(entry.payload)
             if entry.kind == ADMIT_NODE:
-                node_id, key = str(read["node"]), read["key"]
-                if not is_public_key(key):
-                    raise BadValue(f"op {entry.op_id} names no key")
-                self.accept(node_id, [key])
+                self.accept(str(read["node"]), [checked_public_key(read["key"])])
             elif entry.kind == STRICT:
-                ends = {chain: ChainEnd(int(seq), digest) for chain, (seq, digest) in _ends(read).items()}
+                ends = read.get("ends", {}).items()
+                ends = {chain: ChainEnd(int(seq), digest) for chain, (seq, digest) in ends}
                 self.is_strict, self._ends = read["strict"] is True, ends
         except READ_ERRORS:
             return
@@ -83,7 +80,7 @@ class NodeAdmissions:
 
     def limit(self, chain: str, keys: list[Key]) -> list[Key]:
         """Return the keys of a chain, and where they end if the owner has admitted none of them."""
-        if self.counts(chain.removesuffix(COMMANDS), {key.public_key for key in keys}):
+        if self.counts(node_of(chain), {key.public_key for key in keys}):
             return keys
         end = self.end_of(chain)
         if not end:
@@ -98,7 +95,3 @@ class NodeAdmissions:
     def ends(self) -> Mapping[str, ChainEnd]:
         """Return where the chains ended that were not admitted when the mesh became strict."""
         return self._ends
-
-
-def _ends(read: Any) -> Any:
-    return read.get("ends", {})

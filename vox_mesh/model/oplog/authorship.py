@@ -36,7 +36,7 @@ def initial_owner(entry: LogEntry, scope_id: str) -> Owner | None:
             return None
         payload: Any = parse(entry.payload)
         node_id, key = payload["node"], payload["key"]
-        if entry.node_id.partition("/")[0] != node_id:
+        if entry.author != node_id:
             return None
         is_own = is_signed(signed_text(entry.hash, scope_id), entry.signature or "", key)
     except READ_ERRORS:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.base.hlc import Hlc
 
 NO_HASH: Final = "0" * 64
 """The previous hash of the first entry of a chain."""
@@ -25,6 +26,11 @@ _SIGNATURE_PREFIX: Final = b"vox-mesh op\n"
 
 Verdict = tuple[int, int, int, str | None, str | None, str | None]
 """What a seal covers: an entry's id, number, `accepted`, reason, result and signature."""
+
+
+def node_of(chain: str) -> str:
+    """Return the node of a chain: the commands of a node write in a chain of their own."""
+    return chain.removesuffix(COMMANDS)
 
 
 class LogEntry(NamedTuple):
@@ -50,6 +56,21 @@ class LogEntry(NamedTuple):
     result: str | None
     agent: str | None = None
     grant: str | None = None
+
+    @property
+    def author(self) -> str:
+        """Return the node that wrote it."""
+        return node_of(self.node_id)
+
+    @property
+    def actor(self) -> str:
+        """Return the agent that acted; if none is named, the node that wrote it."""
+        return self.agent or self.author
+
+    @property
+    def time_ms(self) -> int:
+        """Return when it was written, by the clock of its node. Raises `BadValue` if it has no valid time."""
+        return Hlc.parse(self.hlc).wall_ms
 
     @property
     def true_hash(self) -> str:

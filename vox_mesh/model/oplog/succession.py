@@ -184,7 +184,7 @@ class Succession:
                 return None
             transfer, proof = Transfer.read(entry.payload)
             is_next = transfer.follows == self.links[-1]
-            if not is_next or entry.node_id.partition("/")[0] != transfer.node_id:
+            if not is_next or entry.author != transfer.node_id:
                 return None
             text = signed_text(entry.hash, self._scope_id)
             if not is_signed(text, entry.signature or "", transfer.public_key):

@@ -16,11 +16,11 @@ from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.oplog.chain import (
     ANCHOR,
-    COMMANDS,
     NO_HASH,
     SEAL,
     LogEntry,
     Sealing,
+    node_of,
     signed_text,
 )
 from vox_mesh.model.oplog.key_changes import KeyChange
@@ -237,7 +237,7 @@ class ChainWitness:
 
     def is_of_replaced_key(self, entry: LogEntry) -> bool:
         """Return whether an entry was signed with a key that its node had before the one in force there."""
-        node = entry.node_id.removesuffix(COMMANDS)
+        node = entry.author
         if node not in self._changes:
             return False
         text = signed_text(entry.hash, self.scope_id)
@@ -270,7 +270,7 @@ class ChainWitness:
 
     def find_foreign_key(self, node_id: str) -> Key | None:
         """Return a key of the chain of a node's commands that is none of the node's own; or `None`."""
-        node = node_id.removesuffix(COMMANDS)
+        node = node_of(node_id)
         if node == node_id or key_at(1, self.keys.get(node, ())) is None:
             return None
         own = self._keys_of_node(node)

@@ -8,8 +8,9 @@ A profile of HTTP Message Signatures (RFC 9421) with `Content-Digest` (RFC 9530)
     Signature: vox=:<base64>:
 
 `Signature-Input` is one line without spaces after the semicolons. The names in `keyid` and `tag` are
-percent-encoded. The nonce is a ULID of the time at which the request is signed, and `created` is that time
-in seconds. The digest is always given, also of an empty body. No other component or parameter is allowed.
+percent-encoded; the scope is empty unless the mesh has set one. The nonce is a ULID of the time at which the
+request is signed, and `created` is that time in seconds. The digest is always given, also of an empty body.
+No other component or parameter is allowed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ HEADERS: Final = (CONTENT_DIGEST, SIGNATURE_INPUT, SIGNATURE)
 """The headers of a signed request. Each is given once."""
 
 MAX_SKEW_MS: Final = 60_000
-"""How far the time of a signature may be from the time of the node that checks it, in either direction."""
+"""How far the time of a signature may be before the time of the node that checks it."""
+
+MAX_AHEAD_MS: Final = 10_000
+"""How far it may be after it."""
 
 _LABEL: Final = "vox="
 _TAG: Final = "vox-mesh:"
@@ -42,14 +46,14 @@ _PREFIX: Final = "ed25519:"
 _NAME: Final = "[A-Za-z0-9_.~%-]"
 _PARAMS: Final = re.compile(
     r'\("@method" "@request-target" "content-digest"\);created=([1-9][0-9]{0,14})'
-    rf';keyid="({_NAME}+)";nonce="([0-9A-Z]{{26}})";alg="ed25519";tag="{_TAG}({_NAME}+/{_NAME}+/{_NAME}+)"',
+    rf';keyid="({_NAME}+)";nonce="([0-9A-Z]{{26}})";alg="ed25519";tag="{_TAG}({_NAME}*/{_NAME}+/{_NAME}+)"',
     re.ASCII,
 )
 _SIGNED: Final = re.compile(r"vox=:([A-Za-z0-9+/]{86}==):", re.ASCII)
 
 
 class Audience(NamedTuple):
-    """The node that a request is for. Another one refuses it."""
+    """The node that a request is for. Another one refuses it. The scope may be empty."""
 
     scope_id: str
     repository_id: str
@@ -62,7 +66,7 @@ class Audience(NamedTuple):
     def parse(cls, text: str) -> Audience:
         """Return the audience that a text names. Raises `BadValue` if it is none."""
         parts = text.split("/")
-        if len(parts) != 3 or not all(parts):
+        if len(parts) != 3 or not all(parts[1:]):
             raise BadValue(f"audience must be scope/repository/node, percent-encoded, got {text[:200]!r}")
         return cls(*map(unquote, parts))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import (
     AWAY,
@@ -27,10 +27,10 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_or_none
-from vox_mesh.model.base.hlc import Hlc
 from vox_mesh.model.grants.approval import (
     MAX_ASKED,
     MAX_REASON,
+    Approval,
     ApprovalRequest,
     ApprovalState,
     AskedOperation,
@@ -41,10 +41,11 @@ from vox_mesh.model.grants.approval import (
 )
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
+from vox_mesh.model.oplog.verification import APPROVE, DENY, OWNER_ONLY, READ_ERRORS, REQUEST
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.permits import Permit, Permits, applying
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits, applying
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -77,6 +78,7 @@ _MIN_WAIT_S: Final = 0.05
 _TOO_MANY: Final = "too_many_approvals"
 _NOT_OPEN: Final = "approval_not_open"
 _NOT_AS_ASKED: Final = "not_as_asked"
+_NOTHING_TO_DO: Final = "nothing_to_do"
 _OWN: Final = "own_request"
 _NOT_APPROVER: Final = "not_an_approver"
 _HINTS: Final = {
@@ -87,10 +89,9 @@ _HINTS: Final = {
     _NOT_APPROVER: "the owner decides on it, or an agent whose own grant allows it without an approval and"
     " was not delegated by the agent that asks",
 }
-_OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
 
-ApplyOperation = Callable[[Mapping[str, Any]], Awaitable[object]]
-"""Does what was asked, given its arguments."""
+ApplyOperation = Callable[[AskedOperation], Awaitable[object]]
+"""Does what was asked."""
 
 
 class _Row(NamedTuple):
@@ -99,31 +100,6 @@ class _Row(NamedTuple):
     approval_id: str
     state: str
     decision_op: str | None
-
-
-class Approval(NamedTuple):
-    """What an agent asked for and what became of it, as signed ops say."""
-
-    request: ApprovalRequest
-    state: ApprovalState
-    decided_by: str | None = None
-    decided_ms: int | None = None
-    reason: str | None = None
-    """That of the decision."""
-    refusal: str | None = None
-    """Why the operation was refused though it was approved."""
-    decision_op: str | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether it may still be decided or applied."""
-        return self.state in _OPEN
-
-    @property
-    def jobs(self) -> list[str]:
-        """Return the jobs that the operation names."""
-        found = self.request.operation.values.get("jobs")
-        return [str(each["job_id"]) for each in found] if isinstance(found, list) else []
 
 
 class _ApprovedStep(NamedTuple):
@@ -138,7 +114,7 @@ class _ApprovedStep(NamedTuple):
         return self.request.applied_as
 
     def bind(self, op: Op) -> Op:
-        if AskedOperation.of(op.kind, op.payload) != self.request.operation:
+        if AskedOperation.of(op.kind, op.payload, op.deps) != self.request.operation:
             raise Refused(_NOT_AS_ASKED, statement=0)
         return op._replace(deps=tuple(dict.fromkeys((*op.deps, self.request.approval_id, self.decision_op))))
 
@@ -157,7 +133,7 @@ class Approvals:
         trusted_keys: TrustedKeys,
         operation: Callable[[str], ApplyOperation | None],
     ) -> None:
-        """`operation` returns what applies the operations of a name; `None` if they can't be asked for."""
+        """`operation` returns what applies the operations of a name; `None` if this process can't do them."""
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -177,7 +153,7 @@ class Approvals:
         """
         if self._operation(op.kind) is None:
             raise needed
-        operation = AskedOperation.of(op.kind, op.payload)
+        operation = AskedOperation.of(op.kind, op.payload, op.deps)
         if len(operation.arguments) > MAX_ASKED:
             raise BadValue(
                 f"what needs an approval must have at most {MAX_ASKED} bytes, got {len(operation.arguments)}",
@@ -290,28 +266,37 @@ class Approvals:
     async def apply(self, approval_id: str) -> Approval:
         """Apply what was approved, unless it is applied already; return what became of it.
 
-        If the grant is revoked, the approval has expired or the operation is refused, that is recorded.
+        If the grant is revoked, the approval has expired or the operation is refused, that is recorded. What
+        this process can't do is left to others: only the owner's nodes do what takes the owner's key.
         """
         approval = await self.find(approval_id)
-        request = approval.request
-        operation = self._operation(request.operation.name)
-        if approval.state is not ApprovalState.APPROVED or approval.decision_op is None or operation is None:
+        if approval.state is not ApprovalState.APPROVED or approval.decision_op is None:
             await self._mark(approval)
             return approval
+        request = approval.request
+        operation = self._operation(request.operation.name)
+        if operation is None or not await self._may_author(request.operation.name):
+            return approval
         permit = await self._approved_permit(request, approval.decision_op)
-        refusal: MeshError | None = None
+        refusal: MeshError = Refused(_NOTHING_TO_DO, statement=0)
         with acting_as(request.agent), applying(permit):
             try:
-                await operation(request.operation.values)
+                await operation(request.operation)
             except (*AWAY, StaleIncarnation, StoreClosed):
                 raise
             except MeshError as error:
                 refusal = error
-        if refusal is not None:
-            await self._record_refusal(request, permit, refusal)
         approval = await self.find(approval_id)
+        if approval.is_open:
+            await self._record_refusal(request, permit, refusal)
+            approval = await self.find(approval_id)
         await self._mark(approval)
         return approval
+
+    async def _may_author(self, kind: str) -> bool:
+        """Return whether this process may write ops of a kind: some only the owner's nodes may."""
+        author = self._writer.identity
+        return kind not in OWNER_ONLY or await self._ownership.may_act(author.chain, author.key.public)
 
     async def _approved_permit(self, request: ApprovalRequest, decision_op: str) -> Permit:
         values = (*self._mesh, request.approval_id)
@@ -446,7 +431,7 @@ class Approvals:
         return approval._replace(
             state=state,
             decided_by=entry.agent or entry.node_id,
-            decided_ms=Hlc.parse(entry.hlc).wall_ms,
+            decided_ms=entry.time_ms,
             reason=decision.reason,
             decision_op=entry.op_id,
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
-from vox_mesh.model.base.keys import SigningKey, is_public_key
+from vox_mesh.model.base.keys import SigningKey, checked_public_key
 from vox_mesh.model.grants.capability import Act, Capability
 from vox_mesh.model.grants.grant import Grant, SignedGrant, Terms, delegation_fault
 from vox_mesh.model.grants.history import AdmittedAgent, GrantHistory, GrantRecord
@@ -36,8 +36,18 @@ MAX_AGENTS: Final = 10_000
 MAX_DELEGATIONS: Final = 64
 """The maximum number of delegations of one grant that are in force."""
 
+MAX_DELEGATIONS_OF_AGENT: Final = 256
+"""The maximum number of delegations by one agent that are in force, or have ended within a day: the log keeps
+each of them, so this bounds what an agent can add to the history of grants."""
+
+MIN_DELEGATION_S: Final = 10
+"""The least time that a delegation must last when it is recorded."""
+
 _SQL: Final = named("grants")
 _PRUNED_AT_ONCE: Final = 100
+_KEPT_MS: Final = 86_400_000
+"""How long the row of a grant is kept after its end."""
+
 _MAX_VALIDITY_S: Final = 10 * 366 * 86_400.0
 _SKEW_MS: Final = 60_000
 """A grant begins this long before it is issued: it counts from its entry in the log on, and a node whose
@@ -46,10 +56,16 @@ clock is behind must not refuse it until then."""
 _NOT_IN_FORCE: Final = "grant_not_in_force"
 _NOT_ADMITTED: Final = "agent_not_admitted"
 _TOO_MANY: Final = "too_many_agents"
+_TOO_SHORT: Final = "delegation_too_short"
+_TOO_MANY_DELEGATIONS: Final = "too_many_delegations"
 _HINTS: Final = {
-    "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
+    "not_the_owner": "run this in the home of the owner's node, which `vox-mesh roles show` names; the first"
+    " node that runs (`vox-mesh up`) is the owner",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
+    _TOO_SHORT: f"a delegation must last at least {MIN_DELEGATION_S} s when it is recorded",
+    _TOO_MANY_DELEGATIONS: f"an agent can make {MAX_DELEGATIONS_OF_AGENT} delegations, and each counts"
+    " until a day after its end: delegate for longer, or ask the owner for a grant",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
     TOO_MANY_NODES: f"at most {MAX_NODES:,} nodes can be admitted",
     OTHER_KEY: "run `vox-mesh nodes rekey NODE --key KEY`, which replaces its key and admits it",
@@ -79,8 +95,13 @@ class Grants:
         trusted_keys: TrustedKeys,
         local_nodes: Callable[[], Sequence[Identity]],
         permits: Permits,
+        refuse_unaskable: Callable[[Sequence[Capability]], None],
     ) -> None:
-        """`local_nodes` returns the nodes that the user of this process has started here."""
+        """`local_nodes` returns the nodes that the user of this process has started here.
+
+        `refuse_unaskable` raises `BadValue` for capabilities that ask for what no agent can ask for.
+        """
+        self._refuse_unaskable = refuse_unaskable
         self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
@@ -97,11 +118,8 @@ class Grants:
 
         With its public key, the agent can delegate its grants.
         """
-        if public_key is not None and not is_public_key(public_key):
-            raise BadValue(
-                f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
-                hint="copy it from `vox-mesh agents init`",
-            )
+        if public_key is not None:
+            checked_public_key(public_key, hint="copy it from `vox-mesh agents init`")
         op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
         limit = Statement(_SQL["refuse_if_many_agents"], (*self._mesh, agent, MAX_AGENTS), refusal=_TOO_MANY)
         admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
@@ -131,10 +149,7 @@ class Grants:
 
         `lasts`: how long it is valid from now on. `delegations`: how many may follow, one of the other.
         """
-        history = await self._log.history()
-        admitted = history.admission(agent)
-        if admitted is None:
-            raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+        admitted = _admission(await self._log.history(), agent)
         author = self._writer.identity.key
         terms = self._terms(capabilities, lasts, budget, delegations)
         grant = Grant(new_key(), author.public, agent, admitted.public_key, None, terms)
@@ -157,9 +172,7 @@ class Grants:
         """Pass a part of a grant on to another admitted agent. `key`: that of the agent who has the grant."""
         history = await self._log.history()
         parent = _required(history, parent_id).grant
-        admitted = history.admission(agent)
-        if admitted is None:
-            raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+        admitted = _admission(history, agent)
         own = self._terms(capabilities, lasts, budget, delegations)
         limits = parent.terms
         terms = own._replace(
@@ -173,6 +186,7 @@ class Grants:
     async def record_delegation(self, signed: SignedGrant) -> Grant:
         """Record a delegation that the agent who has the parent has signed."""
         grant = signed.verified(self._store.writer_id.scope_id)
+        self._refuse_unaskable(grant.terms.capabilities)
         history = await self._log.history()
         parent = _required(history, grant.parent_id or "").grant
         admitted = history.admission(grant.agent)
@@ -189,10 +203,18 @@ class Grants:
                 f"grant {parent.grant_id} can't be delegated like this: {fault}",
                 hint=f"run `vox-mesh grant show {parent.grant_id}` to see what it allows",
             )
-        values = (*self._mesh, parent.grant_id, MAX_DELEGATIONS)
-        guard = Statement(_SQL["refuse_unless_delegable"], values, refusal=_NOT_IN_FORCE)
-        await self._record(DELEGATE, grant, signed, guard)
+        await self._record(DELEGATE, grant, signed, *self._delegation_guards(parent, grant))
         return grant
+
+    def _delegation_guards(self, parent: Grant, grant: Grant) -> Iterator[Statement]:
+        """Yield the guards of a delegation: agents make them, and each stays in the log."""
+        of_parent = (*self._mesh, parent.grant_id)
+        in_force = (*of_parent, MAX_DELEGATIONS)
+        yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_IN_FORCE)
+        least = (*self._mesh, grant.terms.until_ms, MIN_DELEGATION_S * 1_000)
+        yield Statement(_SQL["refuse_if_short"], least, refusal=_TOO_SHORT)
+        by_agent = (*of_parent, MAX_DELEGATIONS_OF_AGENT)
+        yield Statement(_SQL["refuse_if_many_delegations"], by_agent, refusal=_TOO_MANY_DELEGATIONS)
 
     async def revoke(self, grant_id: str) -> Outcome:
         """Revoke a grant and all that was delegated from it; only the owner may."""
@@ -211,21 +233,22 @@ class Grants:
     ) -> Terms:
         # What asks for approval comes last, as in the document.
         found = sorted(capabilities_of(lines), key=lambda each: each.asks)
+        self._refuse_unaskable(found)
         now_ms, until_ms = self._clock.now_ms, None
         if lasts is not None:
             seconds = checked_seconds("lasts", lasts, 0.001, _MAX_VALIDITY_S, hint="for example 8h")
             until_ms = now_ms + round(seconds * 1_000)
         return Terms(tuple(found), now_ms - _SKEW_MS, until_ms, budget, delegations)
 
-    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, guard: Statement) -> None:
+    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, *guards: Statement) -> None:
         terms = grant.terms
         row = (grant.grant_id, grant.agent, grant.parent_id, terms.from_ms, terms.until_ms)
         await self._write(
             grant.grant_id,
             kind,
             signed.payload,
-            guard,
-            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE)),
+            *guards,
+            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE, _KEPT_MS)),
             end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
@@ -252,15 +275,7 @@ class Grants:
 
     async def in_force(self, agent: str | None = None) -> list[GrantRecord]:
         """Return the grants in force, of one agent or of all, in the order of their issue."""
-        now_ms = self._clock.now_ms
-        history = await self._log.history()
-        return [
-            each
-            for each in history.records
-            if agent in (None, each.grant.agent)
-            and not each.is_revoked
-            and (each.grant.terms.until_ms is None or each.grant.terms.until_ms > now_ms)
-        ]
+        return list((await self._log.history()).in_force(self._clock.now_ms, agent))
 
     async def find(self, grant_id: str) -> GrantRecord:
         """Return a grant, also one that has ended; raise `NotKnown` if there is none."""
@@ -276,6 +291,13 @@ class Grants:
         if found is not None:
             return GrantDecision(True, found.grant_id, "its grant allows it")
         return GrantDecision(False, None, f"no grant of {agent} in force allows `{wanted}` without approval")
+
+
+def _admission(history: GrantHistory, agent: str) -> AdmittedAgent:
+    found = history.admission(agent)
+    if found is None:
+        raise NotKnown(f"agent {agent!r} is not admitted", hint=_HINTS[_NOT_ADMITTED])
+    return found
 
 
 def _required(history: GrantHistory, grant_id: str) -> GrantRecord:

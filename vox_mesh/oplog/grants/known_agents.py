@@ -27,7 +27,7 @@ _FIRST_S: Final = 2.0
 """How long it waits otherwise."""
 
 _NEVER_ASKED: Final = frozenset({READ, RECEIVE, TAKE})
-"""Actions that write no op which could be approved: for reading, no one decides again."""
+"""Actions that write no op which could be approved: reading is not decided on again."""
 
 
 class KnownAgents:
@@ -109,12 +109,13 @@ class KnownAgents:
         found = list(self._capabilities(agent))
         return all(any(own.act.covers(act) and _lets_try(own, act.action) for own in found) for act in acts)
 
+    def allows_any(self, agent: str, acts: Sequence[Act]) -> bool:
+        """Return whether a grant in force allows one of these acts, without an approval."""
+        return any(own.act.covers(act) and not own.asks for own in self._capabilities(agent) for act in acts)
+
     def _capabilities(self, agent: str) -> Iterator[Capability]:
-        now_ms = self._clock.now_ms
-        for record in self._known.records:
-            is_own = record.grant.agent == agent and not record.is_revoked
-            if is_own and record.grant.terms.is_valid_at(now_ms):
-                yield from record.grant.terms.capabilities
+        for record in self._known.in_force(self._clock.now_ms, agent):
+            yield from record.grant.terms.capabilities
 
 
 def _lets_try(capability: Capability, action: str) -> bool:

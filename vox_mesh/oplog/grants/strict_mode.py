@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from vox_mesh.errors import BadValue, MeshError, NotKnown, Refused
+from vox_mesh.errors import MeshError, NotKnown, Refused
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.keys import is_public_key
+from vox_mesh.model.base.keys import checked_public_key
 from vox_mesh.model.messages.records import EVERYONE
 from vox_mesh.model.oplog.admissions import AdmittedNode, NodeAdmissions, strict_payload
 from vox_mesh.model.oplog.key_changes import ChainEnd
@@ -70,11 +70,7 @@ class StrictMode:
                     hint="start the node, or pass --key KEY",
                 )
             public_key = request.public_key
-        if not is_public_key(public_key):
-            raise BadValue(
-                f"public key must be ed25519:<64 hexadecimal digits>, got {public_key!r}",
-                hint="copy it from the line that the node ended with",
-            )
+        checked_public_key(public_key, hint="copy it from the line that the node ended with")
         own = (*self._mesh, node_id, public_key)
         admitted = AdmittedNode(node_id, public_key)
         await self._decide(

@@ -239,7 +239,8 @@ class SingleStatementBatch(ScriptBatch):
         assert shape.single_statement is not None
         scope_id, repository_id, _ = writer_id
         item = {**script.item, "key": script.key}
-        own = [item[name] for name in shape.single_statement_values]
+        # Writes that an older version has spooled lack newer values.
+        own = [item.get(name) for name in shape.single_statement_values]
         values: tuple[Value, ...]
         if condition is None:
             text, values = "true", (scope_id, repository_id, *_NO_CONDITION, *own)

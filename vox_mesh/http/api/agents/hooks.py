@@ -11,6 +11,7 @@ from vox_mesh.http.principals.needs import NOTHING
 from vox_mesh.model.grants.capability import TAKE, Act
 from vox_mesh.model.locks.records import Holder
 from vox_mesh.model.messages.records import inbox_names
+from vox_mesh.model.principals.request_signature import Audience
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.acting import current_agent
 from vox_mesh.views.jobs import ready_jobs
@@ -61,6 +62,8 @@ class BriefView:
     locks: list[OwnLockView]
     ready: list[ReadyJobView]
     beat: BeatView
+    audience: str
+    """The mesh and the node, as signatures name them."""
 
 
 @HOOKS.get("/v1/hooks/brief", needs=NOTHING)
@@ -90,4 +93,5 @@ async def show_brief(mesh: MeshServices) -> BriefView:
             if not is_limited or known.may_ask_for(agent, [Act(TAKE, job.kind)])
         ],
         await beat_of(mesh),
+        str(Audience(*mesh.store.mesh_id, mesh.identity.node_id)),
     )

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from vox_mesh.model.jobs.records import CLAIM, most_specific
-from vox_mesh.model.jobs.routes import RouteCheck, RouteHistory, is_claim_of, node_of
-from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.jobs.routes import RouteCheck, RouteHistory, is_claim_of
+from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.model.oplog.verification import ROUTE
-from vox_mesh.oplog.pages import EntryFilter, Pace, Pages
+from vox_mesh.oplog.pages import EntryFilter, Pace, Pages, ReadEntries
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.store.store import Store
-
-ReadEntries = Callable[[str | None, int | None], AsyncIterator[list[LogEntry]]]
-"""Reads all entries of one chain or of all, up to an id, chain by chain and in order."""
 
 
 class RouteAudit:

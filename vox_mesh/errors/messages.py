@@ -1,0 +1,66 @@
+"""Errors about messages and their delivery."""
+
+from __future__ import annotations
+
+from vox_mesh.errors.base import MeshError
+
+
+class NotHolder(MeshError):
+    """The message can't be acknowledged or rejected: its lease ended, or another consumer has it."""
+
+    code = "not_holder"
+
+
+class MessageTaken(MeshError):
+    """Another message has this id."""
+
+    code = "message_taken"
+
+
+class SenderRefused(MeshError):
+    """The signature of a message is not by the node that it names, or no key of that node is known."""
+
+    code = "sender_refused"
+
+
+class AgentSignatureMissing(MeshError):
+    """The mesh is strict, and the sender of a message, which has a key, has not signed it: it is not sent."""
+
+    code = "agent_signature_missing"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"message of {agent} is not signed by its key, as a strict mesh requires",
+            hint=f"send it with the key of {agent}: set VOX_AGENT_KEY, or pass signed_by",
+        )
+
+
+class AgentSignatureWrong(MeshError):
+    """The mesh is strict, and a message is not signed by the key of its sender: it is not sent."""
+
+    code = "agent_signature_wrong"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"signature of the message is not by the key with which {agent} was admitted",
+            hint="sign the id, the recipient, the type and the body as they are sent, or admit the new key",
+        )
+
+
+class MessageExpired(MeshError):
+    """A message arrived after it expired, or was sent too long ago."""
+
+    code = "message_expired"
+
+
+class RelayFailed(MeshError):
+    """A node could not be reached over HTTP, or could not accept a message for now."""
+
+    code = "relay_failed"
+    retryable = True
+
+
+class RelayRefused(MeshError):
+    """A node rejects a relayed message for good."""
+
+    code = "relay_refused"
