@@ -98,12 +98,12 @@ def replica_words(overview: Overview) -> Words:
 
 
 def approval_words(overview: Overview) -> Words:
-    """Return how many approvals wait for a decision, and where they are shown."""
+    """Return how many approvals wait for a decision."""
     count = overview.open_approvals
     if not count:
         return []
     what = "1 approval waits" if count == 1 else f"{count} approvals wait"
-    return [(f"{what}: vox-mesh approvals list", "bold yellow")]
+    return [(what, "bold yellow")]
 
 
 def rhythm_words(rhythm: RhythmLine) -> Words:
