@@ -29,7 +29,7 @@ from vox_mesh.top.headline import (
     replica_words,
     rhythm_words,
 )
-from vox_mesh.top.panels import PANELS, PanelLine, text_of
+from vox_mesh.top.panels import APPROVALS, PANELS, PanelLine, text_of
 from vox_mesh.top.widgets import TableWidget, TextLine, heights
 from vox_mesh.views.overview import Overview
 
@@ -39,6 +39,7 @@ _WIDE: Final = (110, 34)
 _TALL: Final = 28
 """The height from which there is a line for the rhythm."""
 
+_DECIDE: Final = f"panel {PANELS.index(APPROVALS) + 1}"
 _THEMES: Final = ("ansi-dark", "textual-ansi")
 _BARS: Final = 30
 _CLOCK_S: Final = 1.0
@@ -249,7 +250,7 @@ class TopApp(App[None]):
             is_stale = "bright_black" if self._fault is not None else ""
             words += [(f"{self._rate.per_second:.1f} ops/s ", is_stale), (self._rate.bars(_BARS), "cyan")]
             words += [("  ", ""), *replica_words(self._seen)]
-            if waiting := approval_words(self._seen):
+            if waiting := approval_words(self._seen, _DECIDE):
                 words += [("  ", ""), *waiting]
         if self._filter:
             words += [("  only ", ""), (self._filter, "reverse")]

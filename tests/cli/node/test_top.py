@@ -239,7 +239,7 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene
 async def test_what_an_agent_asks_for_is_approved_or_denied(made: Scene) -> None:
     node = made.nodes["builder-2"]
     async with viewed(made.settings(_BUILDER)) as view:
-        await view.shows("2 approvals wait", "2 waiting")
+        await view.shows("2 approvals wait: panel 9", "2 waiting")
         await view.press("9")
         await view.shows("intern", "ScheduleJob", "program make", "24h", "a approve", "d deny")
         await view.find("9", "SetKind")
@@ -248,7 +248,7 @@ async def test_what_an_agent_asks_for_is_approved_or_denied(made: Scene) -> None
         await view.press("escape", "a")
         await view.shows("Approve the SetKind of intern", '"kind": "site.deploy"')
         await view.press("y")
-        await view.shows("SetKind of intern approved, and applied", "1 approval waits", "1 waiting")
+        await view.shows("SetKind of intern approved, and applied", "1 approval waits: panel 9", "1 waiting")
         await view.find("9", "ScheduleJob")
         await view.press("d")
         await view.shows("Deny the ScheduleJob of intern?")
