@@ -49,12 +49,12 @@ from vox_mesh.jobs.questions import Notify
 from vox_mesh.jobs.scheduling.cron_ops import CronDefinition
 from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.scheduling.rules import Rule
+from vox_mesh.jobs.scheduling.workflows import RunSummary, WorkflowRun
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.work.reports import Report, ReportedUsage
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
-from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
 from vox_mesh.locks.agent_locks import LockOwner
 from vox_mesh.locks.holding import Renew
 from vox_mesh.locks.leadership import Leader
@@ -82,6 +82,7 @@ from vox_mesh.model.jobs.records import Job, JobState, Scheduled, Tags
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.rule import RuleDefinition
 from vox_mesh.model.jobs.scheduled_job import Item, ScheduledJob
+from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
 from vox_mesh.model.jobs.taken_job import TakenJob
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.model.messages.records import Message
@@ -118,7 +119,8 @@ from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
 from vox_mesh.oplog.grants.grants import GrantDecision
-from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Permit, Send
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Acted, Ask, FindActs, Send
 from vox_mesh.oplog.grants.usage import GrantLimits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.oplog import Heads, Moment

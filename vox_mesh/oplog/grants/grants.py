@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, NotKnown, Refused
@@ -36,8 +36,18 @@ MAX_AGENTS: Final = 10_000
 MAX_DELEGATIONS: Final = 64
 """The maximum number of delegations of one grant that are in force."""
 
+MAX_DELEGATIONS_OF_AGENT: Final = 256
+"""The maximum number of delegations by one agent that are in force, or have ended within a day: the log keeps
+each of them, so this bounds what an agent can add to the history of grants."""
+
+MIN_DELEGATION_S: Final = 10
+"""The least time that a delegation must last when it is recorded."""
+
 _SQL: Final = named("grants")
 _PRUNED_AT_ONCE: Final = 100
+_KEPT_MS: Final = 86_400_000
+"""How long the row of a grant is kept after its end."""
+
 _MAX_VALIDITY_S: Final = 10 * 366 * 86_400.0
 _SKEW_MS: Final = 60_000
 """A grant begins this long before it is issued: it counts from its entry in the log on, and a node whose
@@ -46,10 +56,16 @@ clock is behind must not refuse it until then."""
 _NOT_IN_FORCE: Final = "grant_not_in_force"
 _NOT_ADMITTED: Final = "agent_not_admitted"
 _TOO_MANY: Final = "too_many_agents"
+_TOO_SHORT: Final = "delegation_too_short"
+_TOO_MANY_DELEGATIONS: Final = "too_many_delegations"
 _HINTS: Final = {
-    "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
+    "not_the_owner": "run this in the home of the owner's node, which `vox-mesh roles show` names; the first"
+    " node that runs (`vox-mesh up`) is the owner",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
+    _TOO_SHORT: f"a delegation must last at least {MIN_DELEGATION_S} s when it is recorded",
+    _TOO_MANY_DELEGATIONS: f"an agent can make {MAX_DELEGATIONS_OF_AGENT} delegations, and each counts"
+    " until a day after its end: delegate for longer, or ask the owner for a grant",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
     TOO_MANY_NODES: f"at most {MAX_NODES:,} nodes can be admitted",
     OTHER_KEY: "run `vox-mesh nodes rekey NODE --key KEY`, which replaces its key and admits it",
@@ -187,10 +203,18 @@ class Grants:
                 f"grant {parent.grant_id} can't be delegated like this: {fault}",
                 hint=f"run `vox-mesh grant show {parent.grant_id}` to see what it allows",
             )
-        values = (*self._mesh, parent.grant_id, MAX_DELEGATIONS)
-        guard = Statement(_SQL["refuse_unless_delegable"], values, refusal=_NOT_IN_FORCE)
-        await self._record(DELEGATE, grant, signed, guard)
+        await self._record(DELEGATE, grant, signed, *self._delegation_guards(parent, grant))
         return grant
+
+    def _delegation_guards(self, parent: Grant, grant: Grant) -> Iterator[Statement]:
+        """Yield the guards of a delegation: agents make them, and each stays in the log."""
+        of_parent = (*self._mesh, parent.grant_id)
+        in_force = (*of_parent, MAX_DELEGATIONS)
+        yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_IN_FORCE)
+        least = (*self._mesh, grant.terms.until_ms, MIN_DELEGATION_S * 1_000)
+        yield Statement(_SQL["refuse_if_short"], least, refusal=_TOO_SHORT)
+        by_agent = (*of_parent, MAX_DELEGATIONS_OF_AGENT)
+        yield Statement(_SQL["refuse_if_many_delegations"], by_agent, refusal=_TOO_MANY_DELEGATIONS)
 
     async def revoke(self, grant_id: str) -> Outcome:
         """Revoke a grant and all that was delegated from it; only the owner may."""
@@ -216,15 +240,15 @@ class Grants:
             until_ms = now_ms + round(seconds * 1_000)
         return Terms(tuple(found), now_ms - _SKEW_MS, until_ms, budget, delegations)
 
-    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, guard: Statement) -> None:
+    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, *guards: Statement) -> None:
         terms = grant.terms
         row = (grant.grant_id, grant.agent, grant.parent_id, terms.from_ms, terms.until_ms)
         await self._write(
             grant.grant_id,
             kind,
             signed.payload,
-            guard,
-            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE)),
+            *guards,
+            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE, _KEPT_MS)),
             end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
