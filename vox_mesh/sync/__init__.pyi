@@ -80,7 +80,6 @@ from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.question import AskedQuestion, Question
 from vox_mesh.model.jobs.records import Job, JobState, Scheduled, Tags
 from vox_mesh.model.jobs.routes import RouteHistory
-from vox_mesh.model.jobs.rule import RuleDefinition
 from vox_mesh.model.jobs.scheduled_job import Item, ScheduledJob
 from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
 from vox_mesh.model.jobs.taken_job import TakenJob
