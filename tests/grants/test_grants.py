@@ -17,7 +17,7 @@ from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.oplog.verification import DELEGATE
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.grants.permits import Permit
+from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.store.script import Op, Script, Statement, guard, new_key
 
 ANN: Final = SigningKey(b"a" * 32)

@@ -41,7 +41,8 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
+from vox_mesh.oplog.grants.permit import MESH_PERMIT, Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -329,7 +330,7 @@ class Jobs:
 
     async def abort_for_mesh(self, job_ids: Iterable[str], reason: str) -> list[str]:
         """Abort jobs as `abort` does, for the mesh itself: no agent acts."""
-        return await self._abort([await self.find(each) for each in job_ids], reason, OF_MESH)
+        return await self._abort([await self.find(each) for each in job_ids], reason, MESH_PERMIT)
 
     async def _abort(self, jobs: Sequence[Job], reason: str, permit: Permit) -> list[str]:
         items = [ended_item(job, permit) for job in jobs]

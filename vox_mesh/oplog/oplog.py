@@ -32,7 +32,8 @@ from vox_mesh.oplog.audits.mail_audit import MailAudit
 from vox_mesh.oplog.audits.node_audit import NodeAudit
 from vox_mesh.oplog.audits.route_audit import RouteAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
 from vox_mesh.oplog.past import LogPast

@@ -17,7 +17,7 @@ from vox_mesh.model.base.canonical import decode_row
 from vox_mesh.model.grants.capability import APPEND, Capability
 from vox_mesh.model.grants.needs import NEEDS
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE, YIELD
-from vox_mesh.model.jobs.rule import RuleDefinition
+from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
 from vox_mesh.model.locks.patterns import prefix_covers
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog.op_names import (

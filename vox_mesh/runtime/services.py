@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
     from vox_mesh.jobs.scheduling.crons import Crons
     from vox_mesh.jobs.scheduling.rules import Rules
+    from vox_mesh.jobs.scheduling.workflows import Workflows
     from vox_mesh.jobs.work.work import AgentWork
-    from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
     from vox_mesh.model.grants.capability import Capability
@@ -261,8 +261,8 @@ class MeshServices(RenamedAttributes):
         """Return the agents that can prove who they are, and their bearers."""
         from vox_mesh.runtime.principals import Principals
 
-        parts = (self.store, self.roles, self.ownership, self._grant_log, self._writer, self.clock)
-        return Principals(*parts, lambda: self.rhythm, self._dependencies.monotonic)
+        parts = (self.store, self.roles, self.ownership, self._grant_log, self.permits, self._writer)
+        return Principals(*parts, self.clock, lambda: self.rhythm, self._dependencies.monotonic)
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def workflows(self) -> Workflows:
         """Return the runs of workflows."""
-        from vox_mesh.jobs.workflows import Workflows
+        from vox_mesh.jobs.scheduling.workflows import Workflows
 
         return Workflows(self.jobs)
 
@@ -477,14 +477,14 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        from vox_mesh.oplog.grants.permits import OF_MESH
+        from vox_mesh.oplog.grants.permit import MESH_PERMIT
 
-        sender = self.identity.node_id
-        await self.messages.send(agent, dict(question), sender=sender, msg_type="question", permit=OF_MESH)
+        body, sender = dict(question), self.identity.node_id
+        await self.messages.send(agent, body, sender=sender, msg_type="question", permit=MESH_PERMIT)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
-        from vox_mesh.oplog.grants.permits import OF_MESH
+        from vox_mesh.oplog.grants.permit import MESH_PERMIT
 
         if conflict.deferred_to is None:
             return
@@ -494,6 +494,6 @@ class MeshServices(RenamedAttributes):
             "row_key": conflict.row_key,
         }
         try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=OF_MESH)
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=MESH_PERMIT)
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)

@@ -21,9 +21,9 @@ from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
 from vox_mesh.jobs.scheduling.cron_ops import adding, adopting, removing
 from vox_mesh.jobs.scheduling.crons import FIRED, CronJob, Crons
-from vox_mesh.model.jobs.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import SCHEDULE, Job
+from vox_mesh.model.jobs.scheduling.cron import NICKNAMES, Cron, iso, zone_named
 from vox_mesh.node import MeshNode
 from vox_mesh.store import Script
 

@@ -15,8 +15,8 @@ from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, CronOps, adding, a
 from vox_mesh.jobs.scheduling.definition_table import DefinitionTable
 from vox_mesh.jobs.scheduling.job_template import JobTemplate
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS
-from vox_mesh.model.jobs.cron import Cron, bars_in, iso
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.scheduling.cron import Cron, bars_in, iso
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.schema.statements import named

@@ -14,7 +14,7 @@ from vox_mesh.jobs.scheduling.definition_table import DefinitionTable
 from vox_mesh.jobs.scheduling.job_template import JobTemplate
 from vox_mesh.jobs.scheduling.rule_ops import RuleOps, adding, removing
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.model.jobs.rule import RuleDefinition, check_payload, field_filter, nonce_of, with_op
+from vox_mesh.model.jobs.scheduling.rule import RuleDefinition, check_payload, field_filter, nonce_of, with_op
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing

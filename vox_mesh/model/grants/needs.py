@@ -65,7 +65,8 @@ def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
 def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
     if kind != records.EXEC:
         return Act(SCHEDULE, kind)
-    from vox_mesh.model.jobs.workflow_run import bind, bindings_of  # imported late: short commands do without
+    # Imported late: short commands do without.
+    from vox_mesh.model.jobs.scheduling.workflow_run import bind, bindings_of
 
     bindings = bindings_of(core)
     if any(len(each.path) != _BOUND_WORD for each in bindings):

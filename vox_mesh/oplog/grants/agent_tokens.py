@@ -25,12 +25,12 @@ from vox_mesh.model.principals.agent_token import (
     token_text,
 )
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.roles import Roles
-from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.script import Op, Statement, new_key
 from vox_mesh.store.store import Store
 
 MAX_TOKENS: Final = 1_000
@@ -60,11 +60,11 @@ class AgentTokens:
     """Issue, revoke and check the tokens of agents."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, clock: MeshClock, roles: Roles, ownership: Ownership
+        self, store: Store, permits: Permits, clock: MeshClock, roles: Roles, ownership: Ownership
     ) -> None:
         self._store = store
         self._mesh = store.mesh_id
-        self._writer = writer
+        self._permits = permits
         self._clock = clock
         self._roles = roles
         self._ownership = ownership
@@ -112,7 +112,7 @@ class AgentTokens:
         guards = await self._roles.guards(OpKind(kind))
         op = Op(kind, payload, signed=True)
         try:
-            await self._store.write(Script(*guards, *statements, key=op_id, op=op))
+            await self._permits.write_op(op, *guards, *statements, key=op_id)
         except Refused as refused:
             refused.hint = _HINTS.get(refused.reason, refused.hint)
             raise

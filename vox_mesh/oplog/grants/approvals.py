@@ -44,7 +44,8 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import APPROVE, DENY, OWNER_ONLY, READ_ERRORS, REQUEST
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.permits import Permit, Permits, applying
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits, applying
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
