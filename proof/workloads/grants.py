@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Final
 
 from proof.workload import FunctionWorkload, WorkloadContext
@@ -136,7 +135,7 @@ _ACTS: Final[Mapping[str, Act]] = {"lock": _lock, "schedule": _schedule, "send":
 
 async def drain(context: WorkloadContext) -> None:
     """End the jobs that the agents have scheduled."""
-    await settling.until(context, partial(settling.end_jobs, context, _KIND))
+    await settling.abort_jobs(context, _KIND)
 
 
 GRANTS: Final = FunctionWorkload("grants", run, drain)

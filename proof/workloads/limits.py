@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from proof.workload import FunctionWorkload, WorkloadContext
@@ -95,7 +94,7 @@ async def _abort(context: WorkloadContext) -> None:
 
 async def drain(context: WorkloadContext) -> None:
     """End the jobs that are left."""
-    await settling.until(context, partial(settling.end_jobs, context, KIND))
+    await settling.abort_jobs(context, KIND)
 
 
 LIMITS: Final = FunctionWorkload("limits", run, drain)

@@ -21,10 +21,14 @@ async def until(context: WorkloadContext, is_settled: Callable[[], Awaitable[boo
         await asyncio.sleep(context.pace.rest_s)
 
 
-async def end_jobs(context: WorkloadContext, kind: str) -> bool:
-    """Abort the pending jobs of a kind. Return whether all of them have ended."""
-    queries = context.mesh.jobs.queries
-    waiting = await queries.listed(state=JobState.PENDING, kind=kind, limit=100)
-    if waiting:
-        await context.mesh.jobs.abort(*waiting)
-    return not waiting and not await queries.listed(state=JobState.RUNNING, kind=kind, limit=1)
+async def abort_jobs(context: WorkloadContext, kind: str) -> None:
+    """Abort the jobs of a kind that wait, until none is left and none runs."""
+    jobs = context.mesh.jobs
+
+    async def are_ended() -> bool:
+        waiting = await jobs.queries.listed(state=JobState.PENDING, kind=kind, limit=100)
+        if waiting:
+            await jobs.abort(*waiting)
+        return not waiting and not await jobs.queries.listed(state=JobState.RUNNING, kind=kind, limit=1)
+
+    await until(context, are_ended)

@@ -77,7 +77,7 @@ async def _work_as_agent(context: WorkloadContext) -> None:
 
 async def drain(context: WorkloadContext) -> None:
     """Abort the jobs for which nothing is left."""
-    await settling.until(context, partial(settling.end_jobs, context, KIND))
+    await settling.abort_jobs(context, KIND)
 
 
 SPENDING: Final = FunctionWorkload("spending", run, drain)
