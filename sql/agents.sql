@@ -48,15 +48,18 @@ FROM (
 GROUP BY holder_agent
 
 -- part: RUNNING
--- Jobs that run on the node of an agent.
+-- Jobs that agents have taken, and jobs that run on the node of an agent.
 SELECT agent_id, count(*) AS number,
     json_group_array(json_array(CAST(job_id AS TEXT), CAST(kind AS TEXT))) FILTER (WHERE place <= ?8) AS some
 FROM (
-    SELECT h.agent_id, j.job_id, j.kind,
-        row_number() OVER (PARTITION BY h.agent_id ORDER BY j.id) AS place
+    SELECT coalesce(t.agent_id, h.agent_id) AS agent_id, j.job_id, j.kind,
+        row_number() OVER (PARTITION BY coalesce(t.agent_id, h.agent_id) ORDER BY j.id) AS place
     FROM jobs AS j INDEXED BY jobs_held
-    CROSS JOIN mesh_heartbeats AS h ON h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = j.claimer
-    WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.lease_until_ms > ?3 AND h.agent_id IS NOT NULL)
+    LEFT JOIN job_takes AS t ON t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = j.job_id
+        AND t.claim_token = j.claim_token
+    LEFT JOIN mesh_heartbeats AS h ON h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = j.claimer
+    WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.lease_until_ms > ?3)
+WHERE agent_id IS NOT NULL
 GROUP BY agent_id
 
 -- part: CLAIMED
@@ -114,6 +117,7 @@ SELECT agent_id FROM (ANNOUNCED)
 UNION SELECT agent_id FROM (RECEIVED) WHERE seen_ms >= ?6
 UNION SELECT agent_id FROM (HELD)
 UNION SELECT agent_id FROM (AWAITED)
+UNION SELECT agent_id FROM (RUNNING)
 UNION SELECT agent_id FROM (CLAIMED)
 
 -- name: page

@@ -105,7 +105,8 @@ WHERE OF_MESH AND grant_id IN (SELECT value FROM json_each(?3))
 -- The uses of grants that are not in force any more.
 DELETE FROM grant_usage WHERE OF_MESH AND NOT EXISTS (
     SELECT 1 FROM grants AS g
-    WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = grant_usage.grant_id)
+    WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = grant_usage.grant_id
+      AND (g.until_ms IS NULL OR g.until_ms > NOW_MS))
 
 -- name: move_lock
 -- A lock was converted: it has another request. ?3: the former item, ?4: the new one.

@@ -89,11 +89,24 @@ DELETE FROM grants WHERE OF_MESH AND grant_id IN (
             ON g.scope_id = ?1 AND g.repository_id = ?2 AND g.parent_id = ended.grant_id)
     SELECT grant_id FROM ended)
 
+-- name: refuse_if_short
+-- What ends at ?3, or never, lasts less than ?4 milliseconds from now.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 < NOW_MS + ?4
+
+-- name: refuse_if_many_delegations
+-- The agent of the grant ?3 has made as many delegations as it may (?4) that are in force or not pruned yet.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (
+    SELECT count(*) FROM grants AS p CROSS JOIN grants AS d INDEXED BY grants_of_parent
+        ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.parent_id = p.grant_id
+    WHERE p.scope_id = ?1 AND p.repository_id = ?2
+      AND p.agent_id = (SELECT g.agent_id FROM grants AS g
+          WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = ?3))
+
 -- name: prune
--- Grants that have ended, at most ?3 of them. The log keeps them.
+-- Grants that ended ?4 milliseconds ago or earlier, at most ?3 of them. The log keeps them.
 DELETE FROM grants WHERE OF_MESH AND grant_id IN (
     SELECT grant_id FROM grants INDEXED BY grants_by_end
-    WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms <= NOW_MS LIMIT ?3)
+    WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms <= NOW_MS - ?4 LIMIT ?3)
 
 -- name: refuse_without_grant
 -- The agent ?3 acts through the node ?4, by the grant ?5 or, if that is null, without one.

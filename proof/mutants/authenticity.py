@@ -312,7 +312,7 @@ AUTHENTICITY_PLANTS: Final = (
         "the log is verified without what nodes remember of it",
         (
             Code(
-                "vox_mesh.oplog.oplog:OpLog.verify",
+                "vox_mesh.oplog.oplog:OpLog._verify",
                 "self._past.compare(self._remembered())",
                 "self._past.compare(())",
             ),

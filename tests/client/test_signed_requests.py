@@ -62,10 +62,13 @@ async def test_an_agent_signs_its_requests_and_learns_for_whom(
         assert held.holder_agent == agent
         message = await client.messages.send(agent, {"pr": 42})
         assert [each.message_uuid for each in await client.messages.wait(5)] == [message.message_uuid]
-        assert [("Signature" in each.headers) for each in sent] == [False, True, True, True]
+        assert [("Signature" in each.headers) for each in sent] == [False, True, True, True, True]
+        assert [each.url.path for each in sent[:3]] == ["/v1/nodes", "/v1/locks", "/v1/locks"], (
+            "signed again, since the node has just started"
+        )
         client._connection._audience = Audience("s", "r", "a node that was at this address before")
         assert (await client.brief())["locks"] == ["file:a b?.py"]
-        assert len(sent) == 6, "refused, and signed again"
+        assert len(sent) == 7, "refused, and signed again"
 
 
 async def test_a_replay_is_refused(served: ServedNode, folder: Path, sent: list[httpx.Request]) -> None:

@@ -303,7 +303,7 @@ async def test_verifying_reports_what_was_done_without_its_approval_or_twice(
     await assert_whole(owner)
     permit = other.permits.by("ann", grant.grant_id)
     for key in (None, request.applied_as):
-        for kind, arguments in (done.request.operation, request.operation):
+        for kind, arguments, _ in (done.request.operation, request.operation):
             with suppress(MeshError):
                 await other.store.write(permit.script(op=Op(kind, arguments), key=key))
     reports = {each.node_id: each.problem for each in await owner.oplog.verify()}

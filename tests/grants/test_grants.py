@@ -17,7 +17,7 @@ from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.oplog.verification import DELEGATE
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.grants.permits import Permit
+from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.store.script import Op, Script, Statement, guard, new_key
 
 ANN: Final = SigningKey(b"a" * 32)
@@ -212,7 +212,7 @@ async def test_what_a_grant_allows_after_approval_only_is_asked_for_unless_anoth
     owner: MeshNode, other: MeshNode
 ) -> None:
     await owner.grants.admit("ann")
-    grant = await owner.grants.issue("ann", ["ask lock.acquire", "ask job.exec", "job.schedule"])
+    grant = await owner.grants.issue("ann", ["ask lock.*", "ask job.exec", "job.schedule"])
     command = Manifest.of(command=["git", "push"], timeout=0)
     with acting_as("ann"), pytest.raises(ApprovalPending) as pending:
         await other.jobs.schedule_all([command, Manifest.of(kind="notes")])

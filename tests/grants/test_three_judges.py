@@ -31,7 +31,7 @@ from vox_mesh.model.grants.templates import capabilities_of
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE, STRICT
 from vox_mesh.oplog.grants.grants import MAX_DELEGATIONS
-from vox_mesh.oplog.grants.permits import grant_guard
+from vox_mesh.oplog.grants.permit import grant_guard
 from vox_mesh.store.schema.statements import NOW_MS, ddl, named
 
 MESH: Final = ("scope", "repository")
@@ -197,7 +197,7 @@ class JudgedGrants:
             assert not self.history.hear(entry)
 
     def prune(self) -> None:
-        self._run(SQL["prune"], *MESH, 100)
+        self._run(SQL["prune"], *MESH, 100, 0)
 
     # --- the judges ------------------------------------------------------------------------------
 

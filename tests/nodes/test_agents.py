@@ -13,6 +13,7 @@ from tests.support.nodes.clocks import Clock
 from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh import Mesh
 from vox_mesh.errors import LockHeld, NotKnown
+from vox_mesh.jobs.work.reports import succeeded
 from vox_mesh.model.nodes.agent_state import ALIVE_MS, QUIET_MS, AgentState, agent_state
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.agents import MAX_LISTED
@@ -66,6 +67,18 @@ async def test_an_agent_is_shown_with_all_that_it_does(mesh: MeshNode) -> None:
     assert [each.agent_id for each in await mesh.agents.listed(after="ann", limit=1)] == ["ben"]
     with pytest.raises(NotKnown, match="has not acted"):
         await mesh.agents.find("eve")
+
+
+async def test_an_agent_is_shown_with_the_jobs_that_it_has_taken(mesh: MeshNode) -> None:
+    await mesh.jobs.schedule("build")
+    (taken,) = await mesh.work.take("ann")
+    found = await mesh.agents.find("ann")
+    assert [(each.job_id, each.kind) for each in found.jobs] == [(taken.job.job_id, "build")]
+    assert "ann" in [each.agent_id for each in await mesh.agents.listed(fresh=True)]
+    await mesh.work.report(taken.job, taken.claim_token, succeeded())
+    await mesh.run_once()
+    found = await mesh.agents.find("ann")
+    assert (found.jobs, found.last_action) == ((), "take")
 
 
 async def test_an_agent_that_lives_in_a_node_is_gone_with_it(

@@ -16,7 +16,7 @@ from vox_mesh.client.problem_errors import error_of
 from vox_mesh.errors import BadSettings, NoAnswer, Unreachable
 from vox_mesh.model.base import ulid
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.principals.request_signature import Audience, sign_request
+from vox_mesh.model.principals.request_signature import MAX_SKEW_MS, Audience, sign_request
 
 CALL_S: Final = 30.0
 """The deadline of a call that does not wait for anything."""
@@ -24,6 +24,7 @@ CALL_S: Final = 30.0
 UNIX: Final = "unix:"
 _CONNECT_S: Final = 5.0
 _CHANCE_BITS: Final = 80
+_STALE: Final = "signature_stale"
 _RELEARNED: Final = "signature_of_other_node"
 
 
@@ -44,6 +45,7 @@ class NodeConnection:
         if bearer is not None:
             self._headers["Authorization"] = f"Bearer {bearer}"
         self._audience: Audience | None = None
+        self._from_ms = 0
         self._mesh_id: tuple[str, str] | None = None
         transport, base = _transport_of(address)
         self._base = httpx.URL(base)
@@ -105,6 +107,8 @@ class NodeConnection:
         if self._key is not None and _problem(answer).get("code") == _RELEARNED:
             self._audience = _audience_in(answer)  # another node is at this address now
             answer = await self._send(method, target, body)
+        if self._key is not None and self._starts_later(_problem(answer)):
+            answer = await self._send(method, target, body)
         if answer.is_success:
             return orjson.loads(answer.content)
         raise error_of(answer.status_code, _problem(answer))
@@ -112,9 +116,18 @@ class NodeConnection:
     async def _send(self, method: str, target: str, body: bytes) -> httpx.Response:
         headers = {**self._headers, "Content-Type": "application/json"} if body else dict(self._headers)
         if self._key is not None and self._audience is not None:
-            headers |= sign_request(self._key, self.agent, self._audience, method, target, body, new_ulid())
+            nonce = new_ulid(self._from_ms)
+            headers |= sign_request(self._key, self.agent, self._audience, method, target, body, nonce)
         url = self._base.copy_with(raw_path=target.encode())
         return await self._client.request(method, url, content=body, headers=headers)
+
+    def _starts_later(self, problem: Mapping[str, Any]) -> bool:
+        """Return whether signatures must have a later time since the node has just started; remember it."""
+        from_ms = problem.get("from_ms")
+        if problem.get("code") != _STALE or not isinstance(from_ms, int):
+            return False
+        self._from_ms = min(from_ms, _now_ms() + MAX_SKEW_MS)
+        return True
 
     async def _learn_audience(self) -> None:
         """Ask the node for the name under which requests to it are signed: its refusal says so."""
@@ -139,9 +152,13 @@ def _transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
     return httpx.AsyncHTTPTransport(), address
 
 
-def new_ulid() -> str:
-    """Return a new ULID of the current time."""
-    return ulid.encode(time.time_ns() // 1_000_000, secrets.randbits(_CHANCE_BITS))
+def new_ulid(from_ms: int = 0) -> str:
+    """Return a new ULID of the current time, or of a later one."""
+    return ulid.encode(max(_now_ms(), from_ms), secrets.randbits(_CHANCE_BITS))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def in_query(seconds: float) -> str:

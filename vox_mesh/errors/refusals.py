@@ -59,7 +59,7 @@ class ApprovalNeeded(NotGranted):
         self.agent = agent
         self.acts = tuple(acts)
         self.grant_id = grant_id
-        self.hint = f"ask the owner for an approval, or for a grant for {agent} that allows it without one"
+        self.hint = f"ask the owner for a grant for {agent} that allows it without an approval"
 
 
 class LimitReached(Refused):

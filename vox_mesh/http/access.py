@@ -48,6 +48,8 @@ class Credential(NamedTuple):
     refusal: tuple[str, str] = ("", "")
     """The code and the detail of the problem if it does not allow a request."""
 
+    refusal_hint: str = "use the token in VOX_MESH_TOKEN"
+
     agent: str | None = None
     """The agent that has proved who it is; `None` for the owner's side: the node's user and the tokens."""
 
@@ -69,6 +71,7 @@ _STRICT_TOKEN: Final = Credential(
     "token",
     frozenset(Scope) - {Scope.WRITE},
     ("strict_mode", "the shared token writes nothing while the mesh is strict"),
+    "act as an agent with a grant: sign the request, or use the agent socket",
     may_name_agents=False,
 )
 _READ_TOKEN: Final = Credential(
@@ -90,7 +93,8 @@ _RELAY_KEY: Final = Credential(
 def credential_of(agent: str, signature: RequestSignature | None = None) -> Credential:
     """Return the credential of an agent, which acts in its own name only."""
     refusal = ("agent_only", f"agent {agent} can neither relay messages nor read metrics")
-    return Credential(f"agent {agent}", frozenset({Scope.READ, Scope.WRITE}), refusal, agent, signature)
+    scopes = frozenset({Scope.READ, Scope.WRITE})
+    return Credential(f"agent {agent}", scopes, refusal, agent=agent, signature=signature)
 
 
 class Access:
@@ -150,7 +154,7 @@ class Access:
         if scope not in credential.scopes:
             code, detail = credential.refusal
             self.note_refusal(credential, request, code)
-            raise Problem(HTTPStatus.FORBIDDEN, code, detail, "use the token in VOX_MESH_TOKEN")
+            raise Problem(HTTPStatus.FORBIDDEN, code, detail, credential.refusal_hint)
         return credential
 
     def check_grant(self, credential: Credential, check: Callable[[KnownAgents, str], None]) -> None:
@@ -202,7 +206,7 @@ class Access:
         self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
         # The audience tells an agent how to sign its first request.
         more = {} if self.agents is None else {"audience": str(self.agents.audience)}
-        hint = "set VOX_MESH_TOKEN to the same value on all nodes"
+        hint = "send the VOX_MESH_TOKEN of the node, or sign the request with the key of an admitted agent"
         return Problem(HTTPStatus.UNAUTHORIZED, code, detail, hint, **more)
 
 

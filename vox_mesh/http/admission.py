@@ -2,13 +2,14 @@
 
 A request that finds no room waits in a bounded queue until a deadline, and is then refused. Each sort has a
 pool of its own, so requests of one sort never keep those of another one out. Of a credential, few run at a
-time, and credentials take turns: one that sends as much as it can does not keep the others out.
+time, and credentials take turns: one that sends as much as it can does not keep the others out. Where few
+run at all, the turn of an agent is limited.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from enum import StrEnum
 from http import HTTPStatus
@@ -60,13 +61,19 @@ class PoolLimits(NamedTuple):
     wait_s: float = 0.0
     """How long they wait."""
 
+    of_agents: int | None = None
+    """The requests of all agents together: they leave room for the owner's side."""
+
+    turn_s: float | None = None
+    """How long a request of an agent may run while one of another credential waits."""
+
 
 _REST_S: Final = 0.002
 _UNLIMITED: Final = nullcontext()
 _PART: Final = 4
 _LIMITS: Final = {
     Load.READ: PoolLimits(total=32, each=16, queue=64, wait_s=10.0),
-    Load.SCAN: PoolLimits(total=1, each=1, queue=4, wait_s=10.0),
+    Load.SCAN: PoolLimits(total=2, each=1, queue=4, wait_s=30.0, of_agents=1, turn_s=10.0),
     Load.STREAM: PoolLimits(total=4, each=2),
     Load.EVENTS: PoolLimits(total=64, each=48),
     Load.WAIT: PoolLimits(total=256, each=192),
@@ -82,6 +89,8 @@ class AdmissionPool:
         self._load = load
         self._limits = limits
         self._room = asyncio.Semaphore(limits.total)
+        self._room_of_agents = asyncio.Semaphore(limits.of_agents or limits.total)
+        self._turns: dict[asyncio.Timeout, tuple[str, float]] = {}
         self._rooms: dict[str, asyncio.Semaphore] = {}
         self._queued: dict[str, int] = {}
 
@@ -89,26 +98,57 @@ class AdmissionPool:
     async def place(self, credential: Credential) -> AsyncIterator[None]:
         """Take a place in the pool. Raise 503 if there is none in time."""
         own = self._rooms.setdefault(credential.name, asyncio.Semaphore(self._share_of(credential)))
+        rooms = [own, *([self._room_of_agents] if credential.agent is not None else ()), self._room]
         async with AsyncExitStack() as places:
-            if own.locked() or self._room.locked():
-                await self._queue_for(credential, own, places)
+            if any(each.locked() for each in rooms):
+                await self._queue_for(credential, rooms, places)
             else:
-                await places.enter_async_context(own)
-                await places.enter_async_context(self._room)
-            yield
+                for each in rooms:
+                    await places.enter_async_context(each)
+            if credential.agent is None or self._limits.turn_s is None:
+                yield
+            else:
+                async with self._turn(credential):
+                    yield
+
+    @asynccontextmanager
+    async def _turn(self, credential: Credential) -> AsyncIterator[None]:
+        """Run a request, but not longer than a turn if another client waits. Raise 503 if it was stopped."""
+        turn = asyncio.timeout(None)
+        try:
+            async with turn:
+                self._turns[turn] = credential.name, asyncio.get_running_loop().time()
+                self._limit_turns()
+                yield
+        except TimeoutError:
+            if not turn.expired():
+                raise
+            detail = f"request took longer than {self._limits.turn_s:g} s while other clients wait"
+            hint = "ask for less, or retry later"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail, hint) from None
+        finally:
+            self._turns.pop(turn, None)
+
+    def _limit_turns(self) -> None:
+        """Have the running requests of agents end with their turns, if another client waits."""
+        waiting = {name for name, count in self._queued.items() if count}
+        for turn, (name, started) in self._turns.items():
+            if waiting - {name} and turn.when() is None and self._limits.turn_s is not None:
+                turn.reschedule(started + self._limits.turn_s)
 
     async def _queue_for(
-        self, credential: Credential, own: asyncio.Semaphore, places: AsyncExitStack
+        self, credential: Credential, rooms: Sequence[asyncio.Semaphore], places: AsyncExitStack
     ) -> None:
         """Wait for a place. A credential's own place comes first: so one request of each is in line."""
         queued = self._queued.get(credential.name, 0)
         if queued >= self._limits.queue:
             raise self._problem(credential)
         self._queued[credential.name] = queued + 1
+        self._limit_turns()
         try:
             async with asyncio.timeout(self._limits.wait_s):
-                await places.enter_async_context(own)
-                await places.enter_async_context(self._room)
+                for each in rooms:
+                    await places.enter_async_context(each)
         except TimeoutError:
             raise self._problem(credential) from None
         finally:

@@ -183,7 +183,7 @@ class JobEnds:
 
     async def _by_allowed_nodes(self, stated: Mapping[str, _Stated]) -> dict[str, _Stated]:
         """Leave out completions by nodes that a route kept from the job."""
-        from vox_mesh.oplog.route_audit import RouteAudit  # imported late: few meshes have routes
+        from vox_mesh.oplog.audits.route_audit import RouteAudit  # imported late: few meshes have routes
 
         audit = RouteAudit(self._store, self._roles)
         routes = await audit.history()

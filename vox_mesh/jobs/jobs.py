@@ -41,7 +41,8 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
+from vox_mesh.oplog.grants.permit import MESH_PERMIT, Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -329,7 +330,7 @@ class Jobs:
 
     async def abort_for_mesh(self, job_ids: Iterable[str], reason: str) -> list[str]:
         """Abort jobs as `abort` does, for the mesh itself: no agent acts."""
-        return await self._abort([await self.find(each) for each in job_ids], reason, OF_MESH)
+        return await self._abort([await self.find(each) for each in job_ids], reason, MESH_PERMIT)
 
     async def _abort(self, jobs: Sequence[Job], reason: str, permit: Permit) -> list[str]:
         items = [ended_item(job, permit) for job in jobs]
@@ -344,14 +345,14 @@ class Jobs:
         Raises `IllegalTransition` if the job is not claimed or running.
         """
         delay_s = checked_seconds("delay", delay, 0, _MAX_DELAY_S, hint="the longest delay is 365d")
+        return await self.yield_until(reference, self.clock.now_ms + round(delay_s * 1_000), reason)
+
+    async def yield_until(self, reference: Reference, not_before_ms: int, reason: str) -> Job:
+        """Return a job to the queue as `yield_job` does, until a time."""
         job = await self.find(reference)
         if job.state not in HELD:
             raise IllegalTransition(IllegalTransition.code, statement=0)
-        item = {
-            "claim_token": job.claim_token,
-            "not_before_ms": self.clock.now_ms + round(delay_s * 1_000),
-            "reason": reason,
-        }
+        item = {"claim_token": job.claim_token, "not_before_ms": not_before_ms, "reason": reason}
         began = tracing.began()
 
         def write(permit: Permit) -> Awaitable[Outcome]:

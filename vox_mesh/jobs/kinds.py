@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ MAX_RATE_MS: Final = 30 * 86_400_000
 _MAX_COUNT: Final = 1_000_000
 _LEASE_MS: Final = (1_000, 86_400_000)  # as in a manifest
 _SQL: Final = named("job_kinds")
+_SWITCHES: Final = {"is_paused": "pause", "is_audited": "audit"}
 _INCARNATION: Final = named("nodes")["incarnation"]
 _KIND: Final = TypeAdapter(Kind, config=ConfigDict(defer_build=True))
 
@@ -53,15 +55,15 @@ class JobKinds:
 
     async def pause(self, kind: str) -> None:
         """Stop claims of jobs of this kind; running jobs continue."""
-        await self._set("pause", kind, True, is_paused=True)
+        await self.set_rules(kind, {"is_paused": True})
 
     async def resume(self, kind: str) -> None:
         """Allow claims of jobs of this kind again."""
-        await self._set("pause", kind, False, is_paused=False)
+        await self.set_rules(kind, {"is_paused": False})
 
     async def audit(self, kind: str, on: bool = True) -> None:
         """Set whether a success of this kind requires an inference record."""
-        await self._set("audit", kind, on, is_audited=on)
+        await self.set_rules(kind, {"is_audited": on})
 
     async def limit(
         self,
@@ -90,7 +92,7 @@ class JobKinds:
         given = {name: value for name, value in columns.items() if value is not KEEP}
         if not given:
             raise BadValue("no limit given", hint="pass max_running, rate with per_ms, or lease_ms")
-        await self._set("limit", kind, orjson.dumps(given).decode(), **given)
+        await self.set_rules(kind, given)
 
     async def listed(self) -> list[KindRules]:
         """Return the rules of all kinds that have any."""
@@ -110,9 +112,13 @@ class JobKinds:
         """Let a drained node claim jobs again."""
         await self._write(UNDRAIN_NODE, {"node": node_id}, JOBS["undrain"], node_id)
 
-    async def _set(self, name: str, kind: str, value: Any, **rules: Any) -> None:
-        payload = {"kind": _check_kind(kind), **rules}
-        await self._write(SET_KIND, payload, _SQL[name], kind, value)
+    async def set_rules(self, kind: str, rules: Mapping[str, Any]) -> None:
+        """Set whether a kind is paused or audited, or its limits, given as an op has them."""
+        name, value = next(
+            ((name, rules[rule]) for rule, name in _SWITCHES.items() if rule in rules),
+            ("limit", orjson.dumps(dict(rules)).decode()),
+        )
+        await self._write(SET_KIND, {"kind": _check_kind(kind), **rules}, _SQL[name], kind, value)
 
     async def _write(self, op: str, payload: dict[str, Any], sql: str, *values: Any) -> None:
         statement = Statement(sql, (*self._mesh, *values))

@@ -11,7 +11,8 @@ from vox_mesh.errors import NotGranted
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.model.jobs.records import Job
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.script import Outcome, Script
 

@@ -14,7 +14,7 @@ from vox_mesh.model.jobs.job_end import JobEnd
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.scheduled_job import has_own_manifest
-from vox_mesh.model.jobs.workflow_run import bind, bindings_of, name_in_workflow
+from vox_mesh.model.jobs.scheduling.workflow_run import bind, bindings_of, name_in_workflow
 
 _MAX_RETRIES: Final = 100
 

@@ -15,7 +15,7 @@ from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import OF_MESH, Permit
+from vox_mesh.oplog.grants.permit import MESH_PERMIT, Permit
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import current_agent
@@ -72,7 +72,7 @@ class JobTransitions:
         can_spool: bool = False,
         defers: bool = False,
         causes: Iterable[str] = (),
-        permit: Permit = OF_MESH,
+        permit: Permit = MESH_PERMIT,
     ) -> Script:
         """Schedule the jobs that do not exist yet, atomically and together with `effects`.
 
@@ -307,7 +307,7 @@ class JobTransitions:
         return self._end(op, "expire")
 
     def abort(
-        self, items: Sequence[Item], reason: str, causes: Iterable[str] = (), permit: Permit = OF_MESH
+        self, items: Sequence[Item], reason: str, causes: Iterable[str] = (), permit: Permit = MESH_PERMIT
     ) -> Script:
         """Abort the jobs that are not terminal. `permit`: by which an agent does so; by default, the mesh."""
         op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes, permit=permit)

@@ -18,7 +18,6 @@ from vox_mesh.locks.lock_uses import holding_acts, lock_uses
 from vox_mesh.locks.scripts import (
     MAX_TTL_S,
     MESH_PREFIX,
-    OF_MESH,
     LockRequest,
     checked_agent,
     checked_ttl,
@@ -35,8 +34,8 @@ from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
 from vox_mesh.model.locks.records import Holder, Lock
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import OF_MESH as OF_MESH_ITSELF
-from vox_mesh.oplog.grants.permits import Acted, Permit, Permits
+from vox_mesh.oplog.grants.permit import MESH_GRANT, MESH_PERMIT, Permit
+from vox_mesh.oplog.grants.permits import Acted, Permits
 from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
@@ -45,7 +44,7 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 _SQL: Final = named("locks")
-_MESH_PERMIT: Final = OF_MESH_ITSELF._replace(grant_id=OF_MESH)
+_MESH_PERMIT: Final = MESH_PERMIT._replace(grant_id=MESH_GRANT)
 _NO_LONGER_HELD: Final = "no_longer_held"
 _MAX_REACQUISITIONS: Final = 3
 _LIST_HINT: Final = "run `vox-mesh lock list` to see the locks that are held"
@@ -231,7 +230,7 @@ class Locks:
     async def acquire_own(self, name: str, ttl: float) -> Lock:
         """Acquire a lock of the mesh itself, which no agent can have, without waiting."""
         request = self._request(MESH_PREFIX + name, agent=None, ttl=ttl, is_shared=False)
-        request.grant = OF_MESH
+        request.grant = MESH_GRANT
         return await self._acquirer.acquire(request, wait=0.0)
 
     def _request(

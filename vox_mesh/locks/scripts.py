@@ -14,7 +14,7 @@ from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.reserved import refuse_mesh_agent
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
-from vox_mesh.oplog.grants.permits import grant_guard
+from vox_mesh.oplog.grants.permit import MESH_GRANT, grant_guard
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
@@ -32,9 +32,6 @@ MAX_TTL_S: Final = 86_400.0
 MAX_KEYS: Final = 64
 MESH_PREFIX: Final = "mesh:"
 """The prefix of keys that belong to the mesh itself."""
-
-OF_MESH: Final = ""
-"""Stands for a grant where the mesh itself acts."""
 
 _SQL: Final = named("locks")
 _RESULT_COLUMNS: Final = ("fence_token", "expires_at", "ticket", "now")
@@ -93,7 +90,7 @@ class LockRequest:
     ttl: float
     request_id: str = field(default_factory=new_key)
     grant: str | None = None
-    """The grant by which the agent asks; `OF_MESH` if the mesh itself does."""
+    """The grant by which the agent asks; `MESH_GRANT` if the mesh itself does."""
     usage: Sequence[Statement] = ()
     """What counts the request against the limits of its grant: in the script by which it joins the queue."""
 
@@ -290,7 +287,7 @@ class LockRequest:
 
 def _grant_guards(mesh: Mesh, agent: str, node: str, grant: str | None) -> Sequence[Statement]:
     """Return the guard that an agent may hold locks by its grant; none if the mesh itself does."""
-    return () if grant == OF_MESH else (grant_guard(mesh, agent, node, grant),)
+    return () if grant == MESH_GRANT else (grant_guard(mesh, agent, node, grant),)
 
 
 def _uncontend_statements(mesh: Mesh, keys: str, *, deletes_free: bool) -> Sequence[Statement]:

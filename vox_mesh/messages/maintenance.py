@@ -13,7 +13,7 @@ from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.messages.records import Message
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.grants.permits import OF_MESH
+from vox_mesh.oplog.grants.permit import MESH_PERMIT
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 
@@ -97,7 +97,7 @@ class MessageMaintenance:
             message.sender_agent,
             notice,
             sender=MESH_AGENT,
-            permit=OF_MESH,
+            permit=MESH_PERMIT,
             msg_type=OVERDUE,
             thread=message.thread,
             reply_to=message.message_uuid,

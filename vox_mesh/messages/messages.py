@@ -72,7 +72,8 @@ from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.grants.known_agents import KnownAgents
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import refuse_unless_own

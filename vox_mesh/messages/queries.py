@@ -15,7 +15,8 @@ from vox_mesh.messages.scripts import json, sql
 from vox_mesh.model.messages.records import Message, checked_thread
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import ask_time
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.script import Outcome, Script, Statement
 from vox_mesh.store.store import Store
 

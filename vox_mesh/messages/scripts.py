@@ -9,6 +9,7 @@ import orjson
 
 from vox_mesh.errors import MessageTaken, NotHolder
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
+from vox_mesh.oplog.grants.permit import MESH_GRANT
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
 
@@ -17,8 +18,6 @@ Mesh = tuple[str, str]
 
 _SQL: Final = named("messages")
 _RECORD: Final = ("record",)
-OF_MESH_GRANT: Final = ""
-"""Stands for a grant where none is needed, since the mesh itself acts or the grant was checked."""
 
 _LEASES_SINCE_VERSION: Final = 11
 """The schema version since which nodes respect inbox leases."""
@@ -116,7 +115,7 @@ def _stored_values(message: Message, grant: str | None) -> dict[str, str | int |
 
 def _checked_values(message: Message) -> dict[str, str | int | None]:
     """Return the values of a message for a script whose guards have checked the grant."""
-    return _stored_values(message, OF_MESH_GRANT)
+    return _stored_values(message, MESH_GRANT)
 
 
 # --- receivers -----------------------------------------------------------------------------------

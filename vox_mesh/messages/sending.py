@@ -11,12 +11,13 @@ from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
-from vox_mesh.messages.scripts import OF_MESH_GRANT, id_taken, send_guarded, send_script, send_with, sql
+from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
 from vox_mesh.messages.signatures import Signing
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.nodes.identity import key_refused
-from vox_mesh.oplog.grants.permits import OF_MESH, Permit, Permits
+from vox_mesh.oplog.grants.permit import MESH_GRANT, MESH_PERMIT, Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Statement
@@ -103,7 +104,7 @@ class MessageSender:
     async def store_relayed(self, message: Message) -> Outcome:
         """Store a message that the node of its sender could not store itself."""
         if message.sender_agent == MESH_AGENT:
-            return await self._write(message, (), None, OF_MESH)
+            return await self._write(message, (), None, MESH_PERMIT)
 
         async def store(permit: Permit) -> Outcome:
             return await self._write(message, (), None, permit._replace(node_id=message.sender_node))
@@ -142,7 +143,7 @@ class MessageSender:
             if is_command:
                 return await self._store_for_command(message, statements, timeout, store)
             return await store(message, statements, timeout)
-        grant = OF_MESH_GRANT if permit.mesh is None else permit.grant_id
+        grant = MESH_GRANT if permit.mesh is None else permit.grant_id
         outcome = await self._store.write(send_script(message, grant), timeout=timeout)
         if not outcome.rows and not outcome.spooled:
             # It has no grant, another message has its id, or this process was superseded: this raises which.

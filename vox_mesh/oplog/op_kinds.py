@@ -124,6 +124,10 @@ class OpKinds:
             )
         return self[name]
 
+    def is_for_all(self, name: str) -> bool:
+        """Return whether this is a known kind that every node may author for its users."""
+        return name in self and name not in INTERNAL_KINDS and not self[name].needs_role
+
     def __contains__(self, name: str) -> bool:
         return name in self._kinds
 

@@ -26,17 +26,19 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.causal_audit import CausalAudit
+from vox_mesh.oplog.audits.causal_audit import CausalAudit
+from vox_mesh.oplog.audits.grant_log_audit import GrantLogAudit
+from vox_mesh.oplog.audits.mail_audit import MailAudit
+from vox_mesh.oplog.audits.node_audit import NodeAudit
+from vox_mesh.oplog.audits.route_audit import RouteAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.node_audit import NodeAudit
-from vox_mesh.oplog.grants.permits import Permit, Permits
-from vox_mesh.oplog.mail_audit import MailAudit
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import AuthoredOp, OpKind, OpKinds
 from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
-from vox_mesh.oplog.route_audit import RouteAudit
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
@@ -106,11 +108,11 @@ class OpLog:
         self._pending = pending_ops
         self._trusted_keys = trusted_keys
         self._past = past
-        self._grant_log = grant_log
         self._permits = permits
         self._remembered = remembered
         self._pages = Pages(store)
         self.routes = RouteAudit(store, roles)
+        self._grants = GrantLogAudit(store, grant_log)
         self._causes = CausalAudit(store)
         self._mail = MailAudit(store, trusted_keys)
         self._nodes = NodeAudit(store, trusted_keys)
@@ -121,6 +123,10 @@ class OpLog:
     def register(self, kind: OpKind) -> None:
         """Register a kind of op with this process."""
         self._kinds.register(kind)
+
+    def can_append(self, kind: str) -> bool:
+        """Return whether this process knows a kind of op that users author, whatever their role."""
+        return self._kinds.is_for_all(kind)
 
     async def append(
         self,
@@ -160,7 +166,7 @@ class OpLog:
         permit: Permit,
     ) -> Outcome:
         """Append an op that has effects, or depends on others."""
-        op_id = new_key() if key is None else key
+        op_id = permit.key or key or new_key()
         standing = await self._dependency_state(kind, op_id, deps)
         statements = await self._statements(kind, op_id, payload, deps, standing)
         remark = "deferred" if standing is DependencyState.DEFERRED else None
@@ -417,7 +423,7 @@ class OpLog:
         heads = [*heads, *past.heads, *await self._nodes.heads()]
         reports, end = await self._verify_chains(node_id, heads)
         findings = await self.routes.findings(self.entries, node_id, end.entry_id)
-        findings += await self._grant_log.findings(self.entries, node_id, end.entry_id)
+        findings += await self._grants.findings(self.entries, node_id, end.entry_id)
         findings += await self._nodes.findings(node_id)
         findings += await self._causes.findings(node_id, end.entry_id)
         reports = with_findings(reports, findings)

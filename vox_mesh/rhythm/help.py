@@ -29,7 +29,7 @@ from vox_mesh.model.rhythm.promises import (
     thread_of,
     verdict,
 )
-from vox_mesh.oplog.grants.permits import OF_MESH
+from vox_mesh.oplog.grants.permit import MESH_PERMIT
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
@@ -335,7 +335,7 @@ class Help:
                 thread.asker,
                 body,
                 sender=MESH_AGENT,
-                permit=OF_MESH,
+                permit=MESH_PERMIT,
                 msg_type=EXPIRED,
                 thread=thread.thread_id,
                 reply_to=thread.thread_id,

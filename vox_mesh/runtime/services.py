@@ -25,10 +25,11 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.jobs.proof.artifacts import Artifacts, ArtifactSource
     from vox_mesh.jobs.scheduling.crons import Crons
     from vox_mesh.jobs.scheduling.rules import Rules
+    from vox_mesh.jobs.scheduling.workflows import Workflows
     from vox_mesh.jobs.work.work import AgentWork
-    from vox_mesh.jobs.workflows import Workflows
     from vox_mesh.locks.locks import Locks
     from vox_mesh.messages.messages import Messages
+    from vox_mesh.model.grants.capability import Capability
     from vox_mesh.model.jobs.policy_roots import PolicyRoots
     from vox_mesh.nodes.agents import Agents
     from vox_mesh.nodes.identity import Identity
@@ -36,7 +37,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.occ.conflicts import Conflict, Conflicts
     from vox_mesh.occ.occ import Occ
     from vox_mesh.occ.versions import Versions
-    from vox_mesh.oplog.grants.approvals import ApplyOperation, Approvals
+    from vox_mesh.oplog.grants.approvals import Approvals
     from vox_mesh.oplog.grants.grant_log import GrantLog
     from vox_mesh.oplog.grants.grants import Grants
     from vox_mesh.oplog.grants.permits import Permits
@@ -227,6 +228,7 @@ class MeshServices(RenamedAttributes):
     def approvals(self) -> Approvals:
         """Return the approvals: what agents ask for."""
         from vox_mesh.oplog.grants.approvals import Approvals
+        from vox_mesh.runtime.approved_operations import find_operation
 
         return Approvals(
             self.store,
@@ -236,15 +238,8 @@ class MeshServices(RenamedAttributes):
             self._grant_log,
             self.ownership,
             self.trusted_keys,
-            self._asked_operation,
+            lambda kind: find_operation(self, kind),
         )
-
-    def _asked_operation(self, name: str) -> ApplyOperation | None:
-        """Return what does an operation that agents can ask for."""
-        from vox_mesh.runtime.approved_operations import OPERATIONS
-
-        apply = OPERATIONS.get(name)
-        return None if apply is None else lambda arguments: apply(self, arguments)
 
     @cached_property
     def grants(self) -> Grants:
@@ -253,16 +248,21 @@ class MeshServices(RenamedAttributes):
 
         return Grants(
             *(self.store, self._writer, self.clock, self.roles, self._grant_log),
-            *(self.trusted_keys, self._local_nodes, self.permits),
+            *(self.trusted_keys, self._local_nodes, self.permits, self._refuse_unaskable),
         )
+
+    def _refuse_unaskable(self, capabilities: Sequence[Capability]) -> None:
+        from vox_mesh.runtime.approved_operations import refuse_unaskable  # imported late: few issue grants
+
+        refuse_unaskable(capabilities)
 
     @cached_property
     def principals(self) -> Principals:
         """Return the agents that can prove who they are, and their bearers."""
         from vox_mesh.runtime.principals import Principals
 
-        parts = (self.store, self.roles, self.ownership, self._grant_log, self._writer, self.clock)
-        return Principals(*parts, lambda: self.rhythm, self._dependencies.monotonic)
+        parts = (self.store, self.roles, self.ownership, self._grant_log, self.permits, self._writer)
+        return Principals(*parts, self.clock, lambda: self.rhythm, self._dependencies.monotonic)
 
     # --- locks and versions ----------------------------------------------------------------------
 
@@ -370,6 +370,7 @@ class MeshServices(RenamedAttributes):
             policy_roots=self._policy_roots,
             monotonic=self._dependencies.monotonic,
             chance=self._dependencies.chance,
+            on_agent=self.sightings.note,
         )
 
     @cached_property
@@ -389,7 +390,7 @@ class MeshServices(RenamedAttributes):
     @cached_property
     def workflows(self) -> Workflows:
         """Return the runs of workflows."""
-        from vox_mesh.jobs.workflows import Workflows
+        from vox_mesh.jobs.scheduling.workflows import Workflows
 
         return Workflows(self.jobs)
 
@@ -476,14 +477,14 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        from vox_mesh.oplog.grants.permits import OF_MESH
+        from vox_mesh.oplog.grants.permit import MESH_PERMIT
 
-        sender = self.identity.node_id
-        await self.messages.send(agent, dict(question), sender=sender, msg_type="question", permit=OF_MESH)
+        body, sender = dict(question), self.identity.node_id
+        await self.messages.send(agent, body, sender=sender, msg_type="question", permit=MESH_PERMIT)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
-        from vox_mesh.oplog.grants.permits import OF_MESH
+        from vox_mesh.oplog.grants.permit import MESH_PERMIT
 
         if conflict.deferred_to is None:
             return
@@ -493,6 +494,6 @@ class MeshServices(RenamedAttributes):
             "row_key": conflict.row_key,
         }
         try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=OF_MESH)
+            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=MESH_PERMIT)
         except MeshError as error:
             _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)

@@ -15,7 +15,7 @@ from vox_mesh.views.record_view import RecordView
 
 @dataclass(frozen=True)
 class AgentJobView:
-    """A job that runs on the node of an agent."""
+    """A job that an agent has taken, or that runs on its node."""
 
     job_id: str
     kind: str

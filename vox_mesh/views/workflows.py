@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vox_mesh.jobs.workflows import RunSummary, WorkflowRun
+from vox_mesh.jobs.scheduling.workflows import RunSummary, WorkflowRun
 from vox_mesh.views.record_view import RecordView
 
 

@@ -13,8 +13,8 @@ from vox_mesh import Mesh
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, adopting
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.jobs.cron import Cron
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.scheduling.cron import Cron
 from vox_mesh.model.oplog.op_names import ADD_CRON, ADOPT_CRONS, REMOVE_CRON
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog import roles

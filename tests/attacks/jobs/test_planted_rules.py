@@ -10,7 +10,7 @@ import pytest
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh.errors import Refused
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.jobs.rule import RuleDefinition
+from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
 from vox_mesh.model.oplog.op_names import ADD_RULE, REMOVE_RULE
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.op_kinds import OpKind

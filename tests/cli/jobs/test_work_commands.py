@@ -29,6 +29,8 @@ def test_an_agent_takes_renews_and_reports_with_commands(vox: VoxCommand, tmp_pa
     assert renewed["lease_ms"] == 60_000
     (tmp_path / "notes").write_text("kept")
     assert vox("job", "report", job, "failed", *token).code == 2  # without a reason
+    unpriced = vox("job", "report", job, "succeeded", *token, "--input-tokens", "9")
+    assert (unpriced.code, "need --model" in unpriced.error) == (2, True)
     kept = ("--artifact", f"notes={tmp_path}/notes")
     reported = vox("job", "report", job, "succeeded", *token, "--result", "1", *kept)
     assert (reported.code, state_of(vox, job)) == (0, "succeeded")
@@ -57,7 +59,12 @@ def test_run_next_reports_by_exit_code_and_gives_the_payload(vox: VoxCommand) ->
     shown = vox("job", "show", bad, "--json").document
     assert (shown["state"], shown["exit_code"], shown["reason"]) == ("failed", 7, "exit code 7")
     none = vox("job", "run-next", "test.none", "--agent", "coder", "--wait", "0s", "--", "true")
-    assert none.code == 1
+    assert (none.code, "no job to take" in none.err) == (1, True)
+    unread = kind(vox, "test.unread", "--max-attempts", "1")
+    ran = vox(
+        "job", "run-next", "test.unread", "--agent", "coder", "--", "sh", "-c", "echo x > $VOX_JOB_RESULT"
+    )
+    assert (ran.code, state_of(vox, unread), "result can't be read" in ran.err) == (1, "failed", True)
     lost = kind(vox, "test.lost")
     assert vox("job", "run-next", "test.lost", "--agent", "coder", "--", "/no/such/command").code == 127
     assert state_of(vox, lost) == "pending"

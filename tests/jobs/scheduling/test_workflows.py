@@ -13,8 +13,8 @@ from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh.errors import BadValue, BadWorkflow
 from vox_mesh.jobs.worker.attempt import GiveUp
 from vox_mesh.jobs.worker.context import JobContext
-from vox_mesh.model.jobs.workflow import parse_workflow, workflow_of
-from vox_mesh.model.jobs.workflow_run import new_run_id
+from vox_mesh.model.jobs.scheduling.workflow import parse_workflow, workflow_of
+from vox_mesh.model.jobs.scheduling.workflow_run import new_run_id
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from secrets import randbits
+from typing import Any, Final
 
 import httpx
 import orjson
@@ -16,6 +17,8 @@ from vox_mesh.model.base.ulid import encode, milliseconds_of
 from vox_mesh.model.principals.request_signature import Audience, sign_request
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
+
+_CHANCE_BITS: Final = 80
 
 
 def audience_of(node: MeshNode) -> Audience:
@@ -32,13 +35,14 @@ class SigningAgent:
     client: httpx.AsyncClient
     audience: Audience
     key: SigningKey = field(default_factory=lambda: SigningKey(Ed25519PrivateKey.generate()))
+    from_ms: int = 0
+    """The least time of its signatures."""
 
     def signed(self, method: str, path: str, body: Any = None, *, later_ms: int = 0) -> httpx.Request:
         """A signed request; `later_ms` shifts its time."""
         content = b"" if body is None else orjson.dumps(body)
-        nonce = new_key()
-        if later_ms:
-            nonce = encode(milliseconds_of(nonce) + later_ms, 7)
+        time_ms = max(milliseconds_of(new_key()), self.from_ms)
+        nonce = encode(time_ms + later_ms, randbits(_CHANCE_BITS))
         request = self.client.build_request(method, path, content=content or None)
         target = request.url.raw_path.decode()
         headers = sign_request(self.key, self.name, self.audience, method, target, content, nonce)
@@ -49,9 +53,14 @@ class SigningAgent:
 
     async def ask(self, method: str, path: str, body: Any = None, **more: str) -> httpx.Response:
         """Send a signed request, with more headers."""
-        request = self.signed(method, path, body)
-        request.headers.update(more)
-        return await self.client.send(request)
+        for _ in range(2):
+            request = self.signed(method, path, body)
+            request.headers.update(more)
+            answer = await self.client.send(request)
+            if answer.status_code != 401 or "from_ms" not in answer.json():
+                break
+            self.from_ms = answer.json()["from_ms"]  # the node has just started
+        return answer
 
     async def bearer(self) -> str:
         """A bearer of the current bar."""

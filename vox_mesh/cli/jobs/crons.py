@@ -12,7 +12,7 @@ from vox_mesh.cli.support.options import TrailingCommand
 from vox_mesh.cli.support.output import CommandGroup, Record, json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.jobs.scheduling.crons import CronJob
-from vox_mesh.model.jobs.cron import iso
+from vox_mesh.model.jobs.scheduling.cron import iso
 from vox_mesh.views.jobs import CronView, RemovedCronView
 
 

@@ -22,7 +22,7 @@ from vox_mesh.cli.support.session import AgentMesh, start_quickly
 from vox_mesh.cli.support.terminal import Terminal
 from vox_mesh.errors import AWAY, BadValue, MeshError
 from vox_mesh.jobs.exec.process_group import ProcessGroup, Start
-from vox_mesh.jobs.work.reports import Report, failed, succeeded, yielded
+from vox_mesh.jobs.work.reports import Report, ReportedOutcome, failed, succeeded, yielded
 from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.json_text import read_json
@@ -51,19 +51,20 @@ def run_next(
 ) -> int:
     """Take a job, run a command for it, and report its exit code.
 
-    The command gets the payload as JSON on stdin, and VOX_JOB_ID, VOX_JOB_KIND, VOX_JOB_ATTEMPT,
-    VOX_JOB_CLAIM_TOKEN and VOX_AGENT_ID. JSON that it writes to the file VOX_JOB_RESULT becomes the result.
-    The lease is renewed while it runs. With exit code 0 the job has succeeded, otherwise it has failed. A
-    signal is passed on; the job of a command that a signal has ended goes back to the queue.
+    KIND is as for `job take`; without it, jobs of all kinds but commands are taken. The command gets the
+    payload as JSON on stdin, and VOX_JOB_ID, VOX_JOB_ULID, VOX_JOB_KIND, VOX_JOB_ATTEMPT, VOX_JOB_CLAIM_TOKEN
+    and VOX_AGENT_ID. JSON that it writes to the file VOX_JOB_RESULT becomes the result. The lease is renewed
+    while it runs. With exit code 0 the job has succeeded, otherwise it has failed. A signal is passed on; the
+    job of a command that a signal has ended goes back to the queue.
 
     The command does not get the tokens of the database and of the node, nor the names of their files.
 
-    Ends with the command's exit code, or 128 and the signal that killed it; with 1 if there is no job or its
-    claim is lost, 127 if the command is not found, and 126 if it can't be run.
+    Ends with the command's exit code, or 128 and the signal that killed it; with 1 if there is no job, its
+    claim is lost or its result is not JSON, 127 if the command is not found, and 126 if it can't be run.
 
     \b
     Example:
-      vox-mesh job run-next build.* --agent coder -- make
+      vox-mesh job run-next 'build.*' --agent coder -- make
     """
     if not command:
         raise click.UsageError("no command given: write it after `--`", click.get_current_context())
@@ -102,7 +103,10 @@ class _CommandRun:
                 raise
             task.uncancel()
             return KILLED + self._stopped_by
-        return await self._work_on(taken[0]) if taken else ExitCode.NO
+        if not taken:
+            _log.info("no job to take")
+            return ExitCode.NO
+        return await self._work_on(taken[0])
 
     def _pass_on(self, number: int, task: asyncio.Task[Any]) -> None:
         """Forward a signal to the command; before there is a job, stop."""
@@ -196,6 +200,9 @@ class _CommandRun:
             _log.warning("report refused: job_id=%s: %s", taken.job.job_id, error.line)
             return ExitCode.NO
         _log.info("job reported: job_id=%s state=%s", job.job_id, job.state)
+        if code == 0 and report.outcome is ReportedOutcome.FAILED:
+            _log.warning("job failed: job_id=%s: %s", job.job_id, report.reason)
+            return ExitCode.NO
         return code
 
 

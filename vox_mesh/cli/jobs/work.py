@@ -84,7 +84,12 @@ def run_work(settings: Settings, work: AgentCommand[Result], agent: str | None =
 @click.argument("kinds", nargs=-1, metavar="[KIND...]")
 @take_options("0s")
 @click.option("--count", type=int, default=1, show_default=True, help="Maximum number of jobs.")
-@click.option("--capacity", type=int, help="Maximum number of jobs that the agent holds in total.")
+@click.option(
+    "--capacity",
+    type=int,
+    help="Maximum number of jobs that the agent holds in total.",
+    show_default="no limit",
+)
 @json_option
 def take(
     kinds: tuple[str, ...],
@@ -98,13 +103,13 @@ def take(
 ) -> int:
     """Take ready jobs for an agent, of these kinds or all.
 
-    KIND may be a prefix such as build.*. Commands are taken only if KIND is exec. The job goes back to the
-    queue after its lease, unless the agent renews it with `job renew` or ends it with `job report`; both need
-    the claim token. Ends with 1 if there is no job.
+    KIND is a name, or a prefix such as 'build.*'. Commands are taken only if KIND is exec. The job goes back
+    to the queue after its lease, unless the agent renews it with `job renew` or ends it with `job report`;
+    both need the claim token. Ends with 1 if there is no job.
 
     \b
     Example:
-      vox-mesh job take build.* --agent coder --wait 30s --json
+      vox-mesh job take 'build.*' --agent coder --wait 30s --json
     """
     settings = start_quickly("job take", through_node=True)
     name = acting_agent(agent, settings, "--agent")
@@ -149,7 +154,7 @@ def renew(reference: str, token: int, lease: float | None, as_json: bool) -> Non
 @job_argument
 @click.argument("outcome", type=click.Choice(_OUTCOMES))
 @token_option
-@click.option("--reason", help="Reason of a failure, or of yielding the job.")
+@click.option("--reason", help="Reason of a failure, which needs one, or of yielding the job.")
 @click.option("--result", metavar="JSON", help="Result of a success.")
 @click.option("--artifact", "artifacts", multiple=True, metavar="NAME=FILE", help="File to keep.")
 @click.option("--exit-code", type=int, help="Exit code of the command that did the work.")
@@ -157,7 +162,7 @@ def renew(reference: str, token: int, lease: float | None, as_json: bool) -> Non
 @click.option("--delay", type=seconds, metavar="DURATION", help="Time until a yielded job can be taken.")
 @click.option("--input-tokens", type=_TOKENS, metavar="N", help="Tokens that a model has read.")
 @click.option("--output-tokens", type=_TOKENS, metavar="N", help="Tokens that it has written.")
-@click.option("--model", help="Model whose tokens they are.")
+@click.option("--model", help="Model whose tokens they are; tokens need one.")
 @json_option
 def report(
     reference: str,
@@ -186,6 +191,8 @@ def report(
     reported = _report(
         ReportedOutcome(outcome), reason, result, exit_code, may_retry=not no_retry, delay=delay
     )
+    if model is None and (input_tokens or output_tokens):
+        raise click.UsageError("--input-tokens and --output-tokens need --model", click.get_current_context())
     tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens, "model": model}
     usage = Usage.of({name: value for name, value in tokens.items() if value is not None})
     reported = reported._replace(usage=usage)

@@ -22,7 +22,7 @@ from vox_mesh.cli.support.output import (
 )
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.errors import BadWorkflow
-from vox_mesh.jobs.workflows import WorkflowRun
+from vox_mesh.jobs.scheduling.workflows import WorkflowRun
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.views.workflows import RunView, WholeRunView

@@ -11,7 +11,7 @@ import click
 from vox_mesh.cli.messages.inbox_exec import DEFAULT_LIMIT, Exec, Inbox, claim, messages_of, retry_while_away
 from vox_mesh.cli.messages.message_output import line, records, show_next_message
 from vox_mesh.cli.support.exit_codes import ExitCode
-from vox_mesh.cli.support.options import seconds
+from vox_mesh.cli.support.options import acting_agent, seconds
 from vox_mesh.cli.support.output import Record, json_option, show_several
 from vox_mesh.cli.support.session import (
     AgentMesh,
@@ -28,7 +28,7 @@ _WAYS: Final = ("--peek", "--ack", "--claim", "--exec")
 
 
 @click.command()
-@click.argument("agent")
+@click.argument("agent", required=False)
 @click.option(
     "--role",
     "roles",
@@ -61,7 +61,7 @@ _WAYS: Final = ("--peek", "--ack", "--claim", "--exec")
 )
 @json_option
 def inbox(
-    agent: str,
+    agent: str | None,
     roles: tuple[str, ...],
     follow: bool,
     peeks: bool,
@@ -74,6 +74,8 @@ def inbox(
     as_json: bool,
 ) -> int:
     """Show, claim or acknowledge the messages of an agent.
+
+    AGENT is VOX_AGENT_ID by default.
 
     A claimed message is not delivered to others until its lease expires. With --claim, settle each message
     with `vox-mesh messages ack` or `nack` and its claim_owner. At most 64 messages of one sender are claimed
@@ -103,14 +105,15 @@ def inbox(
     settings = start_quickly("inbox", through_node=True)
     if command is not None:
         refuse_node(settings, "inbox --exec")
-    box = Inbox(agent, roles, follow, limit, lease)
+    name = acting_agent(agent, settings, "the agent's")
+    box = Inbox(name, roles, follow, limit, lease)
     if command is not None:
         return run_until_signalled(Exec(settings, box, command).run())
     if acks or claims:
         work = partial(_claim_and_print, box=box, acks=acks, as_json=as_json)
     else:
         work = partial(_peek, box=box, after=after or 0, as_json=as_json)
-    return run_until_signalled(run_as_agent(settings, agent, work))
+    return run_until_signalled(run_as_agent(settings, name, work))
 
 
 async def _peek(mesh: AgentMesh, box: Inbox, after: int, *, as_json: bool) -> int:

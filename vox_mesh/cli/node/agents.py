@@ -14,7 +14,7 @@ from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.model.nodes.agent_state import AgentState
-from vox_mesh.nodes.agent_keys import agent_key
+from vox_mesh.nodes.agent_keys import agent_key, agent_key_file
 from vox_mesh.nodes.agents import MAX_AGENTS, Agent
 from vox_mesh.oplog.grants.agent_tokens import DEFAULT_LASTS
 from vox_mesh.views.agents import AgentKeyView, AgentTokenView, ListedAgentView, some_of, with_grants
@@ -40,8 +40,8 @@ def agents(context: click.Context, wants_all: bool, limit: int, as_json: bool) -
     """List the agents and what they do.
 
     Shows the state, admission, node, time since last seen, locks, awaited keys, work, unread messages and
-    cost (in beat units, of 24 hours) of each. An agent is seen when it acquires a lock, sends or receives
-    messages, claims a status, sends a heartbeat, or runs in a node.
+    cost (in beat units, of 24 hours) of each. An agent is seen when it acquires a lock, takes jobs, sends or
+    receives messages, claims a status, sends a heartbeat, or runs in a node.
 
     \b
     Example:
@@ -142,7 +142,8 @@ def heartbeat(agent: str | None, as_json: bool) -> None:
 def init(agent: str, as_json: bool) -> None:
     """Make the key of an agent, and show its public key.
 
-    The key is kept in the home, for this user only. A key that exists is not replaced.
+    The key is kept in the home (VOX_MESH_HOME), for this user only. A key that exists is not replaced. The
+    owner admits the agent with the public key: `vox-mesh agents admit AGENT --key KEY`.
 
     \b
     Example:
@@ -155,18 +156,27 @@ def init(agent: str, as_json: bool) -> None:
 
 @agents.command()
 @click.argument("agent")
-@click.option("--key", metavar="KEY", help="Public key of the agent.", show_default="none")
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="Public key of the agent, as `agents init` shows it.",
+    show_default="the key of `agents init` in this home, if there is one",
+)
 @json_option
 def admit(agent: str, key: str | None, as_json: bool) -> None:
     """Admit an agent, which then acts by its grants only.
 
-    Only the owner of the mesh may do this. With its key, the agent can delegate its grants.
+    Only the owner of the mesh may do this. With its key, the agent can sign requests to a node and delegate
+    its grants; without one it can do neither.
 
     \b
     Example:
       vox-mesh agents admit coder
     """
-    run_command("agents admit", lambda mesh: mesh.grants.admit(agent, key))
+    settings = start_quickly("agents admit")
+    if key is None and agent_key_file(settings.home_dir, agent).exists():
+        key = agent_key(settings.home_dir, agent, create=False).public
+    asyncio.run(run_on_mesh(settings, lambda mesh: mesh.grants.admit(agent, key)))
     show_one(vars(AgentKeyView(agent, key)), as_json=as_json)
 
 

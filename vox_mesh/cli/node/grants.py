@@ -31,9 +31,15 @@ _DELEGATIONS = click.option(
 def grant() -> None:
     """Show and change what agents may do.
 
-    A capability is an action and what it is done to, such as 'lock.acquire on file:src/**', 'message.send to
-    role:qa', 'job.schedule kind notes.* rate 30/1m' or 'ask lock.break'; or a template: reader, worker,
-    coder, operator, owner.
+    An agent gets grants after `vox-mesh agents admit`. A capability is an action and what it is done to, such
+    as 'lock.acquire on file:src/**', 'message.send to role:qa', 'job.take kind build.*', 'job.schedule kind
+    notes.* rate 30/1m', 'job.exec program git' or 'ask lock.break'; or a template: reader, worker, coder,
+    operator, owner.
+
+    Actions: mesh.read, lock.acquire, lock.break, message.send, message.receive, job.schedule, job.take,
+    job.abort, job.answer, job.exec, cron.add, cron.remove, rule.add, rule.remove, kind.set, conflict.resolve,
+    budget.set, tempo.set, node.drain, op.append, roles.designate, roles.route, roles.rekey; with a prefix
+    such as job.*, or * for all.
     """
 
 

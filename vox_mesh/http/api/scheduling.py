@@ -13,7 +13,7 @@ from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.http.principals.needs import writes
 from vox_mesh.http.principals.outputs import refuse_unread_predecessors
 from vox_mesh.model.jobs.manifest_fields import Kind
-from vox_mesh.model.jobs.rule import MAX_FIELDS
+from vox_mesh.model.jobs.scheduling.rule import MAX_FIELDS
 from vox_mesh.model.oplog import op_names
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import (

@@ -10,7 +10,7 @@ from vox_mesh.http.api.operations import Operations, RequestModel
 from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.http.principals.needs import writes
 from vox_mesh.model.jobs.records import SCHEDULE
-from vox_mesh.model.jobs.workflow import MAX_JOBS
+from vox_mesh.model.jobs.scheduling.workflow import MAX_JOBS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.workflows import RunView, WholeRunView
 

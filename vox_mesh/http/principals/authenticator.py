@@ -19,6 +19,7 @@ from vox_mesh.http.problems import Problem
 from vox_mesh.model.principals import agent_bearer, agent_token
 from vox_mesh.model.principals.request_signature import (
     HEADERS,
+    MAX_AHEAD_MS,
     MAX_SKEW_MS,
     SIGNATURE,
     SIGNATURE_INPUT,
@@ -103,7 +104,8 @@ class AgentAuthenticator:
         if key is None or not signature.is_by(key, request.method, request.raw_path):
             raise self._rejected(request, "signature_wrong", "signature is by no key of an admitted agent")
         if (problem := self._problem_with(signature)) is not None:
-            self.refusals.note(signature.agent, operation_of(request), problem.code)
+            if not self._nonces.is_after_start(signature.time_ms):  # else any client may do so once
+                self.refusals.note(signature.agent, operation_of(request), problem.code)
             raise problem
         return ProvenAgent(signature.agent, signature)
 
@@ -115,13 +117,16 @@ class AgentAuthenticator:
             audience = str(self.audience)
             hint = f"sign it for {audience}"
             return Problem(refused, "signature_of_other_node", detail, hint, audience=audience)
-        if abs(now_ms - signature.time_ms) > MAX_SKEW_MS or self._nonces.is_too_old(signature.time_ms):
+        if not now_ms - MAX_SKEW_MS <= signature.time_ms <= now_ms + MAX_AHEAD_MS:
             detail = (
-                f"signature must be at most {MAX_SKEW_MS // 1_000} s old, and made since the node's start"
+                f"signature must be at most {MAX_SKEW_MS // 1_000} s old, and {MAX_AHEAD_MS // 1_000} s ahead"
             )
-            return Problem(
-                refused, "signature_stale", detail, "sign again; check the clocks of both machines"
-            )
+            hint = "sign again; check the clocks of both machines"
+            return Problem(refused, "signature_stale", detail, hint)
+        if signature.time_ms < (floor_ms := self._nonces.floor_ms):
+            detail = "signature may have been used before: the node has started since, or shortly before"
+            hint = f"sign again, with a nonce of the time {floor_ms} or later"
+            return Problem(refused, "signature_stale", detail, hint, from_ms=floor_ms)
         if not self._nonces.has_room(signature.agent, now_ms):
             detail = "too many signed requests within a minute"
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail, "use a bearer instead")

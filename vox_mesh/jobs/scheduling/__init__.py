@@ -1,1 +1,1 @@
-"""Jobs that the mesh schedules itself: at the times of crons, and for ops by rules."""
+"""Jobs that definitions schedule: crons at their times, rules for ops, and workflows."""

@@ -15,8 +15,8 @@ from vox_mesh.jobs.scheduling.cron_ops import CronDefinition, CronOps, adding, a
 from vox_mesh.jobs.scheduling.definition_table import DefinitionTable
 from vox_mesh.jobs.scheduling.job_template import JobTemplate
 from vox_mesh.model.base.hlc import MAX_AHEAD_MS
-from vox_mesh.model.jobs.cron import Cron, bars_in, iso
 from vox_mesh.model.jobs.manifest import Manifest
+from vox_mesh.model.jobs.scheduling.cron import Cron, bars_in, iso
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.schema.statements import named
@@ -97,14 +97,17 @@ class Crons:
         if not isinstance(manifest, Manifest):
             manifest = Manifest.of(**manifest)
         self._table.check_name(name)
-        expression = " ".join(expression.split())
-        if bars_in(expression) is not None:
-            await self._rhythm().refresh()
-        next_ms = self._schedule_of(expression, timezone).after(self._clock.now_ms)
-        template = JobTemplate.of(manifest, "cron")
+        wanted = CronDefinition(" ".join(expression.split()), timezone, *JobTemplate.of(manifest, "cron"))
         await self._jobs.refuse_unknown_phases([manifest])
-        wanted = CronDefinition(expression, timezone, *template)
-        return await self._table.add(name, wanted, adding(name, wanted), next_ms)
+        return await self.define(name, wanted)
+
+    async def define(self, name: str, definition: CronDefinition) -> CronJob:
+        """Add a cron as `add` does, given as an op has it."""
+        if bars_in(definition.expression) is not None:
+            await self._rhythm().refresh()
+        schedule = self._schedule_of(definition.expression, definition.timezone)
+        next_ms = schedule.after(self._clock.now_ms)
+        return await self._table.add(name, definition, adding(name, definition), next_ms)
 
     async def listed(self) -> list[CronJob]:
         """Return all crons by name."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from vox_mesh.jobs.scheduling.definition_ops import DefinitionOps
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.jobs.rule import RuleDefinition
+from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.op_names import ADD_RULE, REMOVE_RULE
 from vox_mesh.oplog.trusted_keys import TrustedKeys

@@ -14,7 +14,7 @@ from vox_mesh.jobs.scheduling.definition_table import DefinitionTable
 from vox_mesh.jobs.scheduling.job_template import JobTemplate
 from vox_mesh.jobs.scheduling.rule_ops import RuleOps, adding, removing
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.model.jobs.rule import RuleDefinition, check_payload, field_filter, nonce_of, with_op
+from vox_mesh.model.jobs.scheduling.rule import RuleDefinition, check_payload, field_filter, nonce_of, with_op
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
@@ -130,9 +130,13 @@ class Rules:
         wanted = RuleDefinition(op_kind, field_filter(fields or {}), *JobTemplate.of(manifest, "rule"))
         await self._check_kind(op_kind)
         await self._jobs.refuse_unknown_phases([manifest])
+        return await self.define(name, wanted)
+
+    async def define(self, name: str, definition: RuleDefinition) -> Rule:
+        """Add a rule as `add` does, given as an op has it."""
         limit = self._table.statement("refuse_if_many", name, MAX_RULES, refusal=_TOO_MANY)
         try:
-            return await self._table.add(name, wanted, adding(name, wanted), guards=[limit])
+            return await self._table.add(name, definition, adding(name, definition), guards=[limit])
         except Refused as refused:
             if refused.reason != _TOO_MANY:
                 raise

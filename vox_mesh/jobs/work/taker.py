@@ -26,7 +26,8 @@ from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, NO_TAGS, Job, Tags, covers
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS
 from vox_mesh.observability.log_context import detached_context
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.store.acting import acting_as
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.store import Store

@@ -52,7 +52,8 @@ from vox_mesh.model.rhythm.costs import NOTHING
 from vox_mesh.model.rhythm.tokens import TokenUsage
 from vox_mesh.model.rhythm.usage import NO_USAGE, Usage
 from vox_mesh.nodes.nodes import Nodes
-from vox_mesh.oplog.grants.permits import Permit, Permits
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.rhythm import Rhythm
@@ -79,7 +80,10 @@ class AgentWork:
         policy_roots: PolicyRoots | None,
         monotonic: Callable[[], float],
         chance: Callable[[], float],
+        on_agent: Callable[[str, str], None],
     ) -> None:
+        """`on_agent` is called with each agent that takes jobs, and its action."""
+        self._on_agent = on_agent
         self._store = store
         self._jobs = jobs
         self._clock = jobs.clock
@@ -90,7 +94,7 @@ class AgentWork:
         self._node_id = node_id = writer.identity.node_id
         self._takes = JobTakes(store, lambda: writer.identity)
         self._known: Recent[str, KnownTake] = Recent(_MAX_KNOWN)
-        self._requests = TakeRequests[TakenJob](lambda taken: taken.job.job_id)
+        self._requests = TakeRequests[TakenJob](lambda taken: taken.job.job_id, _size_of)
         self._finisher = Finisher(
             store,
             jobs.transitions,
@@ -165,6 +169,7 @@ class AgentWork:
         wanted = WantedJobs.of(kinds, count, lease, capacity, tags)
         wait_s = seconds_of("wait", wait)
         await self._permits.refuse_without_any(agent, lambda: [taking_act(each) for each in wanted.patterns])
+        self._on_agent(agent, "take")
         if request_id is None:
             return await self._take(attested, wanted, wait_s)
         return await self._requests.answer((agent, request_id), lambda: self._take(attested, wanted, wait_s))
@@ -463,6 +468,12 @@ _ENDS: Final = {
     ReportedOutcome.SUCCEEDED: JobState.SUCCEEDED,
     ReportedOutcome.FAILED: JobState.FAILED,
 }
+
+
+def _size_of(taken: TakenJob) -> int:
+    """Return about how many bytes a taken job has."""
+    parts = (taken.core, taken.checkpoint, taken.answer)
+    return len(taken.job.manifest) + len(taken.job.output_artifacts) + len(repr(parts))
 
 
 def _unreceived(job: Job, attested: AgentAttestation) -> AttemptResult:

@@ -18,7 +18,7 @@ from vox_mesh.model.jobs.records import NO_TAGS, Job, Tags
 from vox_mesh.model.rhythm.bindings import NO_BINDINGS, Opening, Openings
 from vox_mesh.model.rhythm.openings import openings_at
 from vox_mesh.model.rhythm.plan import Plan
-from vox_mesh.oplog.grants.permits import Permit
+from vox_mesh.oplog.grants.permit import Permit
 
 ReadPlan = Callable[[], Awaitable[Plan]]
 """Returns the tempos; it is called only if jobs are bound to the rhythm."""

@@ -20,7 +20,7 @@ from vox_mesh.model.locks.records import next_token
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
-from vox_mesh.oplog.grants.permits import Permit
+from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.store.script import Verdict
 from vox_mesh.store.store import Store
 

@@ -7,6 +7,7 @@ request names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from vox_mesh.model.base.canonical import canonical, parse, text_id
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.history import GrantHistory, Signer
-from vox_mesh.model.grants.needs import acts_of_op
+from vox_mesh.model.grants.needs import NEEDS, acts_of_op, stamps_of_op
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
 
@@ -23,9 +24,6 @@ MAX_ASKED: Final = 64 * 1024
 """The maximum size of what is asked, in bytes: a person reads it."""
 
 MAX_REASON: Final = 1_024
-
-_STAMP: Final = "at_ms"
-"""When an op was made: none of its arguments."""
 
 
 class ApprovalState(StrEnum):
@@ -41,22 +39,33 @@ class ApprovalState(StrEnum):
 
 
 class AskedOperation(NamedTuple):
-    """An operation: the kind of its op, and its arguments as canonical JSON."""
+    """An operation: the kind of its op, and its arguments as canonical JSON.
+
+    `deps`: the ops that it depends on, if its agent has chosen them. Services choose those of their ops.
+    """
 
     name: str
     arguments: str
+    deps: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, kind: str, payload: str) -> AskedOperation:
+    def of(cls, kind: str, payload: str, deps: Iterable[str] = ()) -> AskedOperation:
         """Return the operation of an op."""
         read: Any = parse(payload)
-        arguments = {name: value for name, value in read.items() if name != _STAMP}
-        return cls(kind, canonical(arguments, max_depth=None))
+        stamps = stamps_of_op(kind)
+        arguments = {name: value for name, value in read.items() if name not in stamps}
+        chosen = () if kind in NEEDS else tuple(deps)
+        return cls(kind, canonical(arguments, max_depth=None), chosen)
 
     @property
     def digest(self) -> str:
         """Return the digest that an approval names."""
-        return text_id(canonical([self.name, self.arguments]))
+        return text_id(canonical([self.name, self.arguments, *([list(self.deps)] if self.deps else [])]))
+
+    def is_done_by(self, entry: LogEntry) -> bool:
+        """Return whether an op is this operation. Raises one of `READ_ERRORS`."""
+        done = AskedOperation.of(entry.kind, entry.payload)
+        return done == self._replace(deps=()) and {*self.deps} <= {*parse(entry.causal_deps)}
 
     @property
     def values(self) -> dict[str, Any]:
@@ -80,15 +89,15 @@ class ApprovalRequest(NamedTuple):
     @property
     def payload(self) -> str:
         """Return the payload of its op, which names the agent and the grant besides."""
-        return canonical(
-            {
-                "operation": self.operation.name,
-                "arguments": self.operation.values,
-                "expires_ms": self.expires_ms,
-                "applied_as": self.applied_as,
-            },
-            max_depth=None,
-        )
+        payload: dict[str, Any] = {
+            "operation": self.operation.name,
+            "arguments": self.operation.values,
+            "expires_ms": self.expires_ms,
+            "applied_as": self.applied_as,
+        }
+        if self.operation.deps:
+            payload["deps"] = list(self.operation.deps)
+        return canonical(payload, max_depth=None)
 
     @classmethod
     def read(cls, entry: LogEntry) -> ApprovalRequest:
@@ -98,7 +107,8 @@ class ApprovalRequest(NamedTuple):
             raise BadValue("an agent must ask by its grant")
         if not is_ulid(read["applied_as"]):
             raise BadValue(f"applied_as must be a ULID, got {read['applied_as']!r}")
-        operation = AskedOperation.of(str(read["operation"]), canonical(read["arguments"], max_depth=None))
+        arguments, deps = canonical(read["arguments"], max_depth=None), map(str, read.get("deps", ()))
+        operation = AskedOperation.of(str(read["operation"]), arguments, deps)
         return cls(
             entry.op_id,
             entry.agent,
@@ -111,7 +121,7 @@ class ApprovalRequest(NamedTuple):
 
     def acts(self) -> list[Act]:
         """Return what the agent would do. Raises one of `READ_ERRORS`."""
-        return acts_of_op(*self.operation)
+        return acts_of_op(self.operation.name, self.operation.arguments)
 
 
 class Decision(NamedTuple):
@@ -240,7 +250,7 @@ class ApprovalHistory:
         request, decided = self._requests[approval_id], self._decided.get(approval_id)
         if (request.agent, request.grant_id) != (entry.agent, entry.grant):
             return f"{request.agent} asked for approval {approval_id}"
-        if AskedOperation.of(entry.kind, entry.payload) != request.operation:
+        if not request.operation.is_done_by(entry):
             return f"approval {approval_id} is for something else"
         if decided is None or decided.kind != APPROVE or decided.id > entry.id:
             return f"approval {approval_id} was not given"

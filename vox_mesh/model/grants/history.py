@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical, parse
@@ -74,6 +75,9 @@ class GrantHistory:
         self._admitted: dict[str, list[tuple[int, AdmittedAgent]]] = defaultdict(list)
         self._modes: list[tuple[int, bool]] = []
         self._records: dict[str, GrantRecord] = {}
+        self._unended: dict[str, dict[str, None]] = defaultdict(dict)
+        self._ends: list[tuple[int, str]] = []
+        self._ended_ms = 0
         self._children: dict[str, list[str]] = defaultdict(list)
         self.last_id = 0
         """The id of the last entry that was taken in."""
@@ -122,12 +126,16 @@ class GrantHistory:
             return False
         self._records[grant.grant_id] = GrantRecord(grant, entry.id, entry.hlc)
         self._children[grant.parent_id or ""].append(grant.grant_id)
+        self._unended[grant.agent][grant.grant_id] = None
+        if (until_ms := grant.terms.until_ms) is not None:
+            heappush(self._ends, (until_ms, grant.grant_id))
         return True
 
     def _revoke(self, grant_id: str, entry_id: int) -> bool:
         found = [each for each in self._with_delegations(grant_id) if not self._records[each].is_revoked]
         for each in found:
             self._records[each] = self._records[each]._replace(revoked_at=entry_id)
+            self._unended[self._records[each].grant.agent].pop(each, None)
         return bool(found)
 
     def _with_delegations(self, grant_id: str) -> Iterator[str]:
@@ -150,10 +158,25 @@ class GrantHistory:
 
     def in_force(self, time_ms: int, agent: str | None = None) -> Iterator[GrantRecord]:
         """Yield the grants in force at this time, of one agent or of all, in the order of their commits."""
-        for record in self._records.values():
+        for record in self._unended_at(time_ms, agent):
             grant = record.grant
             if agent in (None, grant.agent) and not record.is_revoked and grant.terms.is_valid_at(time_ms):
                 yield record
+
+    def _unended_at(self, time_ms: int, agent: str | None) -> list[GrantRecord]:
+        """Return all grants of an agent, or of all, that are not revoked and have not ended, in order.
+
+        Ended grants cost nothing, except for times before the latest of their ends: for these, all
+        grants are returned.
+        """
+        while self._ends and self._ends[0][0] <= time_ms:
+            self._ended_ms, grant_id = heappop(self._ends)
+            self._unended[self._records[grant_id].grant.agent].pop(grant_id, None)
+        if time_ms < self._ended_ms:
+            return self.records
+        agents = list(self._unended) if agent is None else [agent]
+        found = [self._records[grant_id] for each in agents for grant_id in self._unended.get(each, ())]
+        return sorted(found, key=lambda each: each.entry_id) if agent is None else found
 
     def find(self, grant_id: str) -> GrantRecord | None:
         """Return a grant by its id."""

@@ -41,6 +41,7 @@ _MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or
 _BOUND_WORD: Final = 2  # the length of the path of a word or variable of a command
 
 _SCHEDULING: Final = (SCHEDULE, EXECUTE)
+_STAMPS: Final = frozenset({"at_ms"})
 
 
 class OpNeed(NamedTuple):
@@ -52,6 +53,9 @@ class OpNeed(NamedTuple):
     find: Callable[[Any], list[Act]]
     """Returns the acts of an op by its payload."""
 
+    stamps: frozenset[str] = _STAMPS
+    """The fields that say when, where and by whom an op was made: none of its arguments."""
+
 
 def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
     """Return the acts of scheduling jobs, each given by its kind and the core of its manifest."""
@@ -61,7 +65,8 @@ def scheduling_acts(jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Act]:
 def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
     if kind != records.EXEC:
         return Act(SCHEDULE, kind)
-    from vox_mesh.model.jobs.workflow_run import bind, bindings_of  # imported late: short commands do without
+    # Imported late: short commands do without.
+    from vox_mesh.model.jobs.scheduling.workflow_run import bind, bindings_of
 
     bindings = bindings_of(core)
     if any(len(each.path) != _BOUND_WORD for each in bindings):
@@ -101,8 +106,8 @@ def _defines(action: str, name: str) -> OpNeed:
     return OpNeed(((action,), _SCHEDULING), find)
 
 
-def _always(action: str) -> OpNeed:
-    return OpNeed(((action,),), lambda _: [Act(action)])
+def _always(action: str, *stamps: str) -> OpNeed:
+    return OpNeed(((action,),), lambda _: [Act(action)], _STAMPS.union(stamps))
 
 
 NEEDS: Final[Mapping[str, OpNeed]] = {
@@ -111,7 +116,7 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     records.YIELD: OpNeed(((ABORT,),), _of_yield),
     question.ANSWER: OpNeed(((ANSWER,),), lambda payload: [Act(ANSWER, payload.get("kind"))]),
     op_names.BREAK: OpNeed(((BREAK,),), lambda payload: [Act(BREAK, payload["key"])]),
-    op_names.RESOLVE: _always(RESOLVE),
+    op_names.RESOLVE: _always(RESOLVE, "written_at", "who"),
     op_names.ADD_CRON: _defines(ADD_CRON, "crons"),
     op_names.REMOVE_CRON: _always(REMOVE_CRON),
     op_names.ADD_RULE: _defines(ADD_RULE, "rules"),
@@ -122,7 +127,7 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     REMOVE_NODE: _always(DRAIN),
     op_names.SET_BUDGET: _always(SET_BUDGET),
     op_names.REMOVE_BUDGET: _always(SET_BUDGET),
-    op_names.SET_TEMPO: _always(SET_TEMPO),
+    op_names.SET_TEMPO: _always(SET_TEMPO, "anchor_ms", "policy_hash"),
     op_names.DECLARE_INCIDENT: _always(SET_TEMPO),
     op_names.CLEAR_INCIDENT: _always(SET_TEMPO),
     verification.DESIGNATE: _always(DESIGNATE),
@@ -145,6 +150,12 @@ def acts_of_op(kind: str, payload: str) -> list[Act]:
     if need is not None:
         return need.find(parse(payload))
     return [] if kind in op_names.INTERNAL_KINDS else [Act(APPEND, kind)]
+
+
+def stamps_of_op(kind: str) -> frozenset[str]:
+    """Return the fields of an op that are none of its arguments."""
+    need = NEEDS.get(kind)
+    return frozenset() if need is None else need.stamps
 
 
 def acts_of(entry: LogEntry) -> list[Act]:

@@ -34,7 +34,10 @@ HEADERS: Final = (CONTENT_DIGEST, SIGNATURE_INPUT, SIGNATURE)
 """The headers of a signed request. Each is given once."""
 
 MAX_SKEW_MS: Final = 60_000
-"""How far the time of a signature may be from the time of the node that checks it, in either direction."""
+"""How far the time of a signature may be before the time of the node that checks it."""
+
+MAX_AHEAD_MS: Final = 10_000
+"""How far it may be after it."""
 
 _LABEL: Final = "vox="
 _TAG: Final = "vox-mesh:"

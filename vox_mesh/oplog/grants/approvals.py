@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import (
     AWAY,
@@ -41,10 +41,11 @@ from vox_mesh.model.grants.approval import (
 )
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.verification import APPROVE, DENY, READ_ERRORS, REQUEST
+from vox_mesh.model.oplog.verification import APPROVE, DENY, OWNER_ONLY, READ_ERRORS, REQUEST
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.grants.permits import Permit, Permits, applying
+from vox_mesh.oplog.grants.permit import Permit
+from vox_mesh.oplog.grants.permits import Permits, applying
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
@@ -77,6 +78,7 @@ _MIN_WAIT_S: Final = 0.05
 _TOO_MANY: Final = "too_many_approvals"
 _NOT_OPEN: Final = "approval_not_open"
 _NOT_AS_ASKED: Final = "not_as_asked"
+_NOTHING_TO_DO: Final = "nothing_to_do"
 _OWN: Final = "own_request"
 _NOT_APPROVER: Final = "not_an_approver"
 _HINTS: Final = {
@@ -88,8 +90,8 @@ _HINTS: Final = {
     " was not delegated by the agent that asks",
 }
 
-ApplyOperation = Callable[[Mapping[str, Any]], Awaitable[object]]
-"""Does what was asked, given its arguments."""
+ApplyOperation = Callable[[AskedOperation], Awaitable[object]]
+"""Does what was asked."""
 
 
 class _Row(NamedTuple):
@@ -112,7 +114,7 @@ class _ApprovedStep(NamedTuple):
         return self.request.applied_as
 
     def bind(self, op: Op) -> Op:
-        if AskedOperation.of(op.kind, op.payload) != self.request.operation:
+        if AskedOperation.of(op.kind, op.payload, op.deps) != self.request.operation:
             raise Refused(_NOT_AS_ASKED, statement=0)
         return op._replace(deps=tuple(dict.fromkeys((*op.deps, self.request.approval_id, self.decision_op))))
 
@@ -131,7 +133,7 @@ class Approvals:
         trusted_keys: TrustedKeys,
         operation: Callable[[str], ApplyOperation | None],
     ) -> None:
-        """`operation` returns what applies the operations of a name; `None` if they can't be asked for."""
+        """`operation` returns what applies the operations of a name; `None` if this process can't do them."""
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
@@ -151,7 +153,7 @@ class Approvals:
         """
         if self._operation(op.kind) is None:
             raise needed
-        operation = AskedOperation.of(op.kind, op.payload)
+        operation = AskedOperation.of(op.kind, op.payload, op.deps)
         if len(operation.arguments) > MAX_ASKED:
             raise BadValue(
                 f"what needs an approval must have at most {MAX_ASKED} bytes, got {len(operation.arguments)}",
@@ -241,7 +243,7 @@ class Approvals:
         grant_id = approving_grant(await self._grant_log.history(), request, agent, self._clock.now_ms)
         if grant_id is not None:
             return self._permits.by(agent, grant_id), None
-        permit = self._permits.by(agent, None)._replace(mesh=None)
+        permit = self._permits.without_grant(agent)
         if agent == request.agent:
             return permit, _OWN if kind == APPROVE else None
         is_owner = agent == author.node_id and await self._ownership.may_act(author.chain, author.key.public)
@@ -264,28 +266,37 @@ class Approvals:
     async def apply(self, approval_id: str) -> Approval:
         """Apply what was approved, unless it is applied already; return what became of it.
 
-        If the grant is revoked, the approval has expired or the operation is refused, that is recorded.
+        If the grant is revoked, the approval has expired or the operation is refused, that is recorded. What
+        this process can't do is left to others: only the owner's nodes do what takes the owner's key.
         """
         approval = await self.find(approval_id)
-        request = approval.request
-        operation = self._operation(request.operation.name)
-        if approval.state is not ApprovalState.APPROVED or approval.decision_op is None or operation is None:
+        if approval.state is not ApprovalState.APPROVED or approval.decision_op is None:
             await self._mark(approval)
             return approval
+        request = approval.request
+        operation = self._operation(request.operation.name)
+        if operation is None or not await self._may_author(request.operation.name):
+            return approval
         permit = await self._approved_permit(request, approval.decision_op)
-        refusal: MeshError | None = None
+        refusal: MeshError = Refused(_NOTHING_TO_DO, statement=0)
         with acting_as(request.agent), applying(permit):
             try:
-                await operation(request.operation.values)
+                await operation(request.operation)
             except (*AWAY, StaleIncarnation, StoreClosed):
                 raise
             except MeshError as error:
                 refusal = error
-        if refusal is not None:
-            await self._record_refusal(request, permit, refusal)
         approval = await self.find(approval_id)
+        if approval.is_open:
+            await self._record_refusal(request, permit, refusal)
+            approval = await self.find(approval_id)
         await self._mark(approval)
         return approval
+
+    async def _may_author(self, kind: str) -> bool:
+        """Return whether this process may write ops of a kind: some only the owner's nodes may."""
+        author = self._writer.identity
+        return kind not in OWNER_ONLY or await self._ownership.may_act(author.chain, author.key.public)
 
     async def _approved_permit(self, request: ApprovalRequest, decision_op: str) -> Permit:
         values = (*self._mesh, request.approval_id)
@@ -381,15 +392,8 @@ class Approvals:
 
     async def _read(self, row: _Row) -> Approval | None:
         """Return what signed ops say about an approval; `None` if none asks for it."""
-        asked = await self._entry(row.approval_id)
-        if asked is None or asked.accepted != 1:
-            return None
-        grants = await self._grant_log.history()
-        try:
-            request = ApprovalRequest.read(asked)
-            if request_fault(asked, request, grants) is not None:
-                return None
-        except READ_ERRORS:
+        request = await self.request(row.approval_id)
+        if request is None:
             return None
         found = await self._decided(Approval(request, ApprovalState.PENDING), row.decision_op)
         applied = await self._entry(request.applied_as)
@@ -399,6 +403,18 @@ class Approvals:
             return found._replace(state=ApprovalState.REFUSED, refusal=applied.reason)
         is_over = found.is_open and request.expires_ms <= self._clock.now_ms
         return found._replace(state=ApprovalState.EXPIRED) if is_over else found
+
+    async def request(self, approval_id: str) -> ApprovalRequest | None:
+        """Return what was asked, which never changes; `None` if no signed op asks for it."""
+        asked = await self._entry(approval_id)
+        if asked is None or asked.accepted != 1:
+            return None
+        grants = await self._grant_log.history()
+        try:
+            request = ApprovalRequest.read(asked)
+            return request if request_fault(asked, request, grants) is None else None
+        except READ_ERRORS:
+            return None
 
     async def _decided(self, approval: Approval, decision_op: str | None) -> Approval:
         """Return an approval with the decision on it, if an op that counts is one."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.keys import SigningKey, checked_public_key
@@ -19,15 +19,15 @@ from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.op_writer import GrantOpWriter
 from vox_mesh.oplog.grants.permits import Permits
-from vox_mesh.oplog.grants.strict_mode import MAX_NODES, OTHER_KEY, STILL_WRITES, TOO_MANY_NODES, StrictMode
+from vox_mesh.oplog.grants.strict_mode import StrictMode
 from vox_mesh.oplog.grants.usage import end_usage
-from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Statement, new_key
+from vox_mesh.store.script import Outcome, Statement, new_key
 from vox_mesh.store.store import Store
 
 MAX_AGENTS: Final = 10_000
@@ -36,8 +36,18 @@ MAX_AGENTS: Final = 10_000
 MAX_DELEGATIONS: Final = 64
 """The maximum number of delegations of one grant that are in force."""
 
+MAX_DELEGATIONS_OF_AGENT: Final = 256
+"""The maximum number of delegations by one agent that are in force, or have ended within a day: the log keeps
+each of them, so this bounds what an agent can add to the history of grants."""
+
+MIN_DELEGATION_S: Final = 10
+"""The least time that a delegation must last when it is recorded."""
+
 _SQL: Final = named("grants")
 _PRUNED_AT_ONCE: Final = 100
+_KEPT_MS: Final = 86_400_000
+"""How long the row of a grant is kept after its end."""
+
 _MAX_VALIDITY_S: Final = 10 * 366 * 86_400.0
 _SKEW_MS: Final = 60_000
 """A grant begins this long before it is issued: it counts from its entry in the log on, and a node whose
@@ -46,14 +56,15 @@ clock is behind must not refuse it until then."""
 _NOT_IN_FORCE: Final = "grant_not_in_force"
 _NOT_ADMITTED: Final = "agent_not_admitted"
 _TOO_MANY: Final = "too_many_agents"
+_TOO_SHORT: Final = "delegation_too_short"
+_TOO_MANY_DELEGATIONS: Final = "too_many_delegations"
 _HINTS: Final = {
-    "not_the_owner": "run this on the owner's node, with its key: `vox-mesh roles show` names it",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
+    _TOO_SHORT: f"a delegation must last at least {MIN_DELEGATION_S} s when it is recorded",
+    _TOO_MANY_DELEGATIONS: f"an agent can make {MAX_DELEGATIONS_OF_AGENT} delegations, and each counts"
+    " until a day after its end: delegate for longer, or ask the owner for a grant",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
-    TOO_MANY_NODES: f"at most {MAX_NODES:,} nodes can be admitted",
-    OTHER_KEY: "run `vox-mesh nodes rekey NODE --key KEY`, which replaces its key and admits it",
-    STILL_WRITES: "admit the nodes that are to stay with `vox-mesh nodes admit`, and stop the others",
     _TOO_MANY: f"at most {MAX_AGENTS:,} agents can be admitted; use one of these for several tasks",
 }
 
@@ -79,16 +90,20 @@ class Grants:
         trusted_keys: TrustedKeys,
         local_nodes: Callable[[], Sequence[Identity]],
         permits: Permits,
+        refuse_unaskable: Callable[[Sequence[Capability]], None],
     ) -> None:
-        """`local_nodes` returns the nodes that the user of this process has started here."""
-        self._permits = permits
+        """`local_nodes` returns the nodes that the user of this process has started here.
+
+        `refuse_unaskable` raises `BadValue` for capabilities that ask for what no agent can ask for.
+        """
+        self._refuse_unaskable = refuse_unaskable
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
         self._clock = clock
-        self._roles = roles
         self._log = log
-        self._mode = StrictMode(store, trusted_keys, roles, self._write, local_nodes)
+        self._ops = GrantOpWriter(clock, roles, permits, _HINTS)
+        self._mode = StrictMode(store, clock, trusted_keys, roles, permits, local_nodes)
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -102,7 +117,7 @@ class Grants:
         op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
         limit = Statement(_SQL["refuse_if_many_agents"], (*self._mesh, agent, MAX_AGENTS), refusal=_TOO_MANY)
         admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
-        return await self._write(op_id, ADMIT, admitted.payload, limit, admit)
+        return await self._ops.write(op_id, ADMIT, admitted.payload, limit, admit)
 
     async def set_strict(self, *, strict: bool) -> Outcome:
         """Allow nothing without a grant, or trust agents that are not admitted; only the owner may.
@@ -165,6 +180,7 @@ class Grants:
     async def record_delegation(self, signed: SignedGrant) -> Grant:
         """Record a delegation that the agent who has the parent has signed."""
         grant = signed.verified(self._store.writer_id.scope_id)
+        self._refuse_unaskable(grant.terms.capabilities)
         history = await self._log.history()
         parent = _required(history, grant.parent_id or "").grant
         admitted = history.admission(grant.agent)
@@ -181,15 +197,23 @@ class Grants:
                 f"grant {parent.grant_id} can't be delegated like this: {fault}",
                 hint=f"run `vox-mesh grant show {parent.grant_id}` to see what it allows",
             )
-        values = (*self._mesh, parent.grant_id, MAX_DELEGATIONS)
-        guard = Statement(_SQL["refuse_unless_delegable"], values, refusal=_NOT_IN_FORCE)
-        await self._record(DELEGATE, grant, signed, guard)
+        await self._record(DELEGATE, grant, signed, *self._delegation_guards(parent, grant))
         return grant
+
+    def _delegation_guards(self, parent: Grant, grant: Grant) -> Iterator[Statement]:
+        """Yield the guards of a delegation: agents make them, and each stays in the log."""
+        of_parent = (*self._mesh, parent.grant_id)
+        in_force = (*of_parent, MAX_DELEGATIONS)
+        yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_IN_FORCE)
+        least = (*self._mesh, grant.terms.until_ms, MIN_DELEGATION_S * 1_000)
+        yield Statement(_SQL["refuse_if_short"], least, refusal=_TOO_SHORT)
+        by_agent = (*of_parent, MAX_DELEGATIONS_OF_AGENT)
+        yield Statement(_SQL["refuse_if_many_delegations"], by_agent, refusal=_TOO_MANY_DELEGATIONS)
 
     async def revoke(self, grant_id: str) -> Outcome:
         """Revoke a grant and all that was delegated from it; only the owner may."""
         values = (*self._mesh, grant_id)
-        return await self._write(
+        return await self._ops.write(
             new_key(),
             REVOKE,
             canonical({"grant": grant_id}),
@@ -203,34 +227,25 @@ class Grants:
     ) -> Terms:
         # What asks for approval comes last, as in the document.
         found = sorted(capabilities_of(lines), key=lambda each: each.asks)
+        self._refuse_unaskable(found)
         now_ms, until_ms = self._clock.now_ms, None
         if lasts is not None:
             seconds = checked_seconds("lasts", lasts, 0.001, _MAX_VALIDITY_S, hint="for example 8h")
             until_ms = now_ms + round(seconds * 1_000)
         return Terms(tuple(found), now_ms - _SKEW_MS, until_ms, budget, delegations)
 
-    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, guard: Statement) -> None:
+    async def _record(self, kind: str, grant: Grant, signed: SignedGrant, *guards: Statement) -> None:
         terms = grant.terms
         row = (grant.grant_id, grant.agent, grant.parent_id, terms.from_ms, terms.until_ms)
-        await self._write(
+        await self._ops.write(
             grant.grant_id,
             kind,
             signed.payload,
-            guard,
-            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE)),
+            *guards,
+            Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE, _KEPT_MS)),
             end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
-
-    async def _write(self, op_id: str, kind: str, payload: str, *statements: Statement) -> Outcome:
-        self._clock.refuse_if_off()
-        guards = await self._roles.guards(OpKind(kind))
-        try:
-            op = Op(kind, payload, signed=True)
-            return await self._permits.write_op(op, *guards, *statements, key=op_id)
-        except Refused as refused:
-            refused.hint = _HINTS.get(refused.reason, refused.hint)
-            raise
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from vox_mesh.model.oplog.op_names import CLEAR_INCIDENT, DECLARE_INCIDENT
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.acting import current_agent
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Statement, new_key
+from vox_mesh.store.script import Op, Statement
 
 MAX_REASON: Final = 500
 """The longest reason, in characters."""
@@ -49,7 +49,7 @@ class Incidents:
             raise BadValue(
                 f"incident reason must be at most {MAX_REASON} printable characters, got {short(reason)}"
             )
-        context, op_id = self._context, new_key()
+        context, op_id = self._context, self._context.permits.new_key()
         agent = current_agent() or context.agent
         values = (*context.mesh, reason, context.node_id, agent, op_id)
         op = Op(DECLARE_INCIDENT, canonical({"reason": reason}), signed=True)

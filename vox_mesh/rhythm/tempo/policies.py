@@ -14,7 +14,7 @@ from vox_mesh.model.oplog.op_names import SET_TEMPO
 from vox_mesh.model.rhythm.plan import LEAD_BARS, Plan, PlanEntry
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.model.rhythm.tempo import Tempo
-from vox_mesh.oplog.grants.permits import OF_MESH
+from vox_mesh.oplog.grants.permit import MESH_PERMIT
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
@@ -113,7 +113,8 @@ class Policies:
         if not is_alone or anchor_ms <= plan.head.anchor_ms:
             anchor_ms = plan.next_anchor_ms(context.times.now_ms, _MARGIN_MS, context.newest_ms + 1)
         entry = plan.followed_by(policy, bpm, anchor_ms, reason)
-        return replace(entry, op_id=new_key(), hlc=context.tick(), announced_ms=context.times.now_ms)
+        op_id = context.permits.new_key()
+        return replace(entry, op_id=op_id, hlc=context.tick(), announced_ms=context.times.now_ms)
 
     def announcement(self, entry: PlanEntry) -> Sequence[Statement]:
         """Return the statements that announce an entry; refused if another came first or it is too late."""
@@ -158,7 +159,7 @@ class Policies:
                 first, reason="of the leader's settings", op_id=new_key(), hlc=self._context.tick()
             )
             announcement = (refuse_if_announced(self._context), self._row(entry))
-            await self._context.store.write(OF_MESH.script(*announcement, key=entry.op_id, op=_op(entry)))
+            await self._context.store.write(MESH_PERMIT.script(*announcement, key=entry.op_id, op=_op(entry)))
             self._learn([entry])
         if self.lost:
             await self.refresh(fresh=True)  # the local replica may only be behind

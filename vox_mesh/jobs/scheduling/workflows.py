@@ -9,8 +9,8 @@ from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.model.jobs.workflow import parse_workflow, workflow_of
-from vox_mesh.model.jobs.workflow_run import (
+from vox_mesh.model.jobs.scheduling.workflow import parse_workflow, workflow_of
+from vox_mesh.model.jobs.scheduling.workflow_run import (
     NewRun,
     name_in_workflow,
     new_run_id,

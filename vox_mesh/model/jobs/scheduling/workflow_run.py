@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.base.ulid import derive_ulid, is_ulid
+from vox_mesh.model.base.ulid import derive_ulid
 from vox_mesh.model.documents.documents import Path
 from vox_mesh.model.jobs.manifest import Manifest
 
@@ -29,11 +29,6 @@ def new_run_id(key: str) -> str:
     """Return the id of a new run: a ULID whose last three letters number its jobs."""
     # Keys of one process differ only in their last letters.
     return f"{derive_ulid(key, 'workflow run')[:_PREFIX]}000"
-
-
-def is_run_id(text: str) -> bool:
-    """Return whether a text is the id of a run."""
-    return is_ulid(text) and text.endswith("000")
 
 
 def ulids_of_run(run_id: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from vox_mesh.model.documents.documents import Document, DocumentFault, Lines, P
 from vox_mesh.model.documents.validation import named, shortened, shown
 from vox_mesh.model.jobs.code_arguments import code_places
 from vox_mesh.model.jobs.manifest import Manifest, When, read_manifest
-from vox_mesh.model.jobs.workflow_run import Binding, JobLabel, NewRun
+from vox_mesh.model.jobs.scheduling.workflow_run import Binding, JobLabel, NewRun
 
 MAX_JOBS: Final = 500
 

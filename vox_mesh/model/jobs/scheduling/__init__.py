@@ -1,0 +1,1 @@
+"""What schedules jobs: crons, rules and workflows."""

@@ -1,0 +1,1 @@
+"""Audits of the op log: what entries, messages and nodes have done that was not allowed."""
