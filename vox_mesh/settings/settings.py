@@ -84,7 +84,8 @@ def _node_address(value: str) -> str:
         if not value.removeprefix(UNIX).startswith("/"):
             raise ValueError("the path after unix: must be absolute")
         return value
-    return _control_address(value)
+    url, mark, named = value.partition("#")
+    return _control_address(url) + mark + named
 
 
 def _bind_address(value: str) -> str:
