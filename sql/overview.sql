@@ -119,6 +119,12 @@ SELECT json_group_array(json_array(
     CAST(created_at AS TEXT)))
 FROM (SELECT * FROM occ_conflicts WHERE OF_MESH AND state = 'open' ORDER BY conflict_id LIMIT ?12)
 
+-- part: APPROVALS
+-- The oldest ones that wait for a decision. Signed ops say what they ask for.
+SELECT json_group_array(CAST(approval_id AS TEXT)) FROM (
+    SELECT approval_id FROM approvals INDEXED BY approvals_by_expiry
+    WHERE OF_MESH AND expires_ms > NOW_MS AND state = 'pending' ORDER BY approval_id LIMIT ?12)
+
 -- part: BAR
 (SELECT max(window_ms) FROM status_claims WHERE OF_MESH AND window_ms BETWEEN ?14 AND ?3)
 
@@ -167,6 +173,7 @@ SELECT NOW_MS AS now_ms,
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
     (SELECT count(*) FROM approvals INDEXED BY approvals_by_expiry
      WHERE OF_MESH AND expires_ms > NOW_MS AND state = 'pending') AS open_approvals,
+    (APPROVALS) AS approvals,
     (SELECT CAST(max(hlc) AS TEXT) FROM tempo_policies WHERE OF_MESH) AS tempos,
     (SELECT json_array(INCIDENT) FROM tempo_incidents WHERE OF_MESH) AS incident,
     (LEADER) AS leader,

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
@@ -54,6 +55,14 @@ def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object]
     print(f"seed {drawn}, from {VARIABLE}={seed_of_run()}")
     record_property(PROPERTY, drawn)
     return drawn
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder that other users may enter, with a path that is short enough for a socket."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture(autouse=True)

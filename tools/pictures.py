@@ -13,13 +13,14 @@ import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from tools.homes import FILE
-from vox_mesh import Manual, Mesh, Settings, Written
+from vox_mesh import Manifest, Manual, Mesh, Settings, Written, acting_as
+from vox_mesh.errors import ApprovalPending
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.node import MeshNode
 from vox_mesh.top.app import TopApp
@@ -62,7 +63,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncIterator[Scene]:
-    """Run three nodes that work, one that has left, jobs, locks with waiters, messages and a conflict."""
+    """Run three nodes at work, and one that has left, with something in each panel."""
     made = Scene(folder)
     async with AsyncExitStack() as stack:
         for name in _NODES:
@@ -73,6 +74,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         await _hold(made, stack)
         await _write(made.nodes["reviewer-1"])
         await _disagree(made.nodes["builder-2"])
+        await _ask(made.nodes["builder-1"], made.nodes["builder-2"])
         for node in made.nodes.values():
             await node.run_once()
         try:
@@ -138,6 +140,16 @@ async def _disagree(node: MeshNode) -> None:
     await node.occ.write(
         "memories", key, {"content": "tabs, always"}, base, strategy=Manual(), agent="critic"
     )
+
+
+async def _ask(owner: MeshNode, node: MeshNode) -> None:
+    await owner.grants.admit("intern")
+    await owner.grants.issue("intern", ["ask job.exec", "ask kind.set"])
+    command = Manifest.of(command=["make", "publish"], timeout="10m")
+    with acting_as("intern"):
+        for asked in (node.jobs.schedule_all([command]), node.job_kinds.pause("site.deploy")):
+            with suppress(ApprovalPending):
+                await asked
 
 
 # --- the pictures --------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from proof.verdicts import Check
 from vox_mesh.errors import CircuitOpen
 
 _DISTURBANCES: Final = ("storm.began", "fault.began", "paused")
-_RESTS: Final = CircuitOpen.__name__
+_OPEN: Final = CircuitOpen.__name__
 _PAUSE_S: Final = 3.0
-"""A node that has not tried for this long does not want to write any more."""
+"""A node that has not tried for this long, and for some rests, does not want to write for now."""
+_RESTS_IN_PAUSE: Final = 3
 _ALWAYS: Final = "strangers"
 """The fuzzing clients run during calms, too."""
 
@@ -27,6 +28,7 @@ def progress(history: History) -> Iterator[str | int]:
     if pace is None:
         return
     bound_s = pace.ttl_s + RECOVERY_S
+    pause_s = max(_PAUSE_S, _RESTS_IN_PAUSE * pace.rest_s)
     writes, incarnations = writes_of(history), incarnations_of(history)
     tries: dict[tuple[str, int], list[Operation]] = defaultdict(list)
     for operation in history.operations("write"):
@@ -40,20 +42,33 @@ def progress(history: History) -> Iterator[str | int]:
                 incarnation.ended >= since + bound_s or incarnation.node in drained
             ):
                 continue
+            own_tries = tries[incarnation.node, incarnation.number]
             if _has_written(writes.get(incarnation.node, ()), since, since + bound_s):
                 yield 1
-            elif _tries_on(tries[incarnation.node, incarnation.number], since + bound_s, may_rest):
+            elif _keeps_trying(own_tries, since, since + bound_s, pause_s) and _tries_on(
+                own_tries, since + bound_s, pause_s, may_rest
+            ):
                 yield 1
                 yield f"{incarnation} wrote nothing in the {bound_s:g} s after {since:.3f}, when all was well"
     yield from _never_up(history, incarnations)
 
 
-def _tries_on(operations: Sequence[Operation], at: float, may_rest: bool) -> bool:
+def _keeps_trying(operations: Sequence[Operation], since: float, until: float, pause_s: float) -> bool:
+    """Return whether a node tried all the time: between the end of a run and its drain, none does."""
+    last = since
+    for operation in sorted(operations, key=lambda each: each.began):
+        if last + pause_s < min(operation.began, until):
+            return False
+        last = max(last, operation.ended)
+    return last + pause_s >= until
+
+
+def _tries_on(operations: Sequence[Operation], at: float, pause_s: float, may_rest: bool) -> bool:
     """Return whether a node still tries to write then; waiting for an open circuit may not count."""
     return any(
-        operation.began < at < operation.ended + _PAUSE_S
+        operation.began < at < operation.ended + pause_s
         for operation in operations
-        if not (may_rest and operation.result.get("error") == _RESTS)
+        if not (may_rest and operation.result.get("error") == _OPEN)
     )
 
 

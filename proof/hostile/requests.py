@@ -22,6 +22,7 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 DELIVER: Final = "/v1/a2a/deliver"
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "EVIL")
+_CREDENTIALS: Final = ("none", "guess", "read", "metrics", "full", "full", "full")
 _BULK: Final = frozenset({"/v1/jobs/abort", "/v1/jobs/retry"})
 """Without a selection these act on all jobs, also of others: they are asked what they would do."""
 
@@ -71,16 +72,16 @@ class RequestMaker:
         self._values = HostileValues(rng)
 
     def rounds(self) -> Iterator[HostileRequest]:
-        """Yield requests without end; each round has every route with every kind of credential."""
+        """Yield requests without end, in rounds of passes.
+
+        Each pass has every route once, so that a short run tries them all. Each round has every route with
+        every kind of credential.
+        """
         while True:
-            pairs = [
-                (route, credential)
-                for route in self._routes
-                for credential in ("none", "guess", "read", "metrics", "full", "full", "full")
-            ]
-            self._rng.shuffle(pairs)
-            for (method, path), credential in pairs:
-                yield self._request(method, path, credential)
+            credentials = {route: self._rng.sample(_CREDENTIALS, len(_CREDENTIALS)) for route in self._routes}
+            for number in range(len(_CREDENTIALS)):
+                for route in self._rng.sample(self._routes, len(self._routes)):
+                    yield self._request(*route, credentials[route][number])
 
     def _request(self, method: str, path: str, credential: str) -> HostileRequest:
         if method == "*" or self._rng.random() < 0.03:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Final
 
 from proof.workload import FunctionWorkload, WorkloadContext
@@ -13,7 +12,6 @@ from vox_mesh import acting_as
 from vox_mesh.errors import MeshError, NotGranted
 from vox_mesh.jobs.work.reports import yielded
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.jobs.records import JobState
 
 _AGENTS: Final = ("granted-a", "granted-b", "granted-c")
 _KIND: Final = "granted.job"
@@ -136,15 +134,7 @@ _ACTS: Final[Mapping[str, Act]] = {"lock": _lock, "schedule": _schedule, "send":
 
 async def drain(context: WorkloadContext) -> None:
     """End the jobs that the agents have scheduled."""
-    await settling.until(context, partial(_are_all_ended, context))
-
-
-async def _are_all_ended(context: WorkloadContext) -> bool:
-    queries = context.mesh.jobs.queries
-    waiting = await queries.listed(state=JobState.PENDING, kind=_KIND, limit=100)
-    if waiting:
-        await context.mesh.jobs.abort(*waiting)
-    return not waiting and not await queries.listed(state=JobState.RUNNING, kind=_KIND, limit=1)
+    await settling.abort_jobs(context, _KIND)
 
 
 GRANTS: Final = FunctionWorkload("grants", run, drain)

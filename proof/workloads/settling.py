@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from proof.workload import WorkloadContext
 from vox_mesh.errors import MeshError
+from vox_mesh.model.jobs.records import JobState
 
 
 async def until(context: WorkloadContext, is_settled: Callable[[], Awaitable[bool]]) -> None:
@@ -18,3 +19,16 @@ async def until(context: WorkloadContext, is_settled: Callable[[], Awaitable[boo
                 if await is_settled():
                     return
         await asyncio.sleep(context.pace.rest_s)
+
+
+async def abort_jobs(context: WorkloadContext, kind: str) -> None:
+    """Abort the jobs of a kind that wait, until none is left and none runs."""
+    jobs = context.mesh.jobs
+
+    async def are_ended() -> bool:
+        waiting = await jobs.queries.listed(state=JobState.PENDING, kind=kind, limit=100)
+        if waiting:
+            await jobs.abort(*waiting)
+        return not waiting and not await jobs.queries.listed(state=JobState.RUNNING, kind=kind, limit=1)
+
+    await until(context, are_ended)

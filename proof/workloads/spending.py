@@ -14,7 +14,7 @@ from proof.workloads.working import work
 from vox_mesh import JobContext
 from vox_mesh.errors import MeshError
 from vox_mesh.jobs.work.reports import succeeded
-from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.rhythm.budgets import Budget
 
 ACCOUNT: Final = "spending"
@@ -77,15 +77,7 @@ async def _work_as_agent(context: WorkloadContext) -> None:
 
 async def drain(context: WorkloadContext) -> None:
     """Abort the jobs for which nothing is left."""
-    await settling.until(context, partial(_are_all_ended, context))
-
-
-async def _are_all_ended(context: WorkloadContext) -> bool:
-    queries = context.mesh.jobs.queries
-    waiting = await queries.listed(state=JobState.PENDING, kind=KIND, limit=100)
-    if waiting:
-        await context.mesh.jobs.abort(*waiting)
-    return not waiting and not await queries.listed(state=JobState.RUNNING, kind=KIND, limit=1)
+    await settling.abort_jobs(context, KIND)
 
 
 SPENDING: Final = FunctionWorkload("spending", run, drain)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import httpx
@@ -34,10 +33,9 @@ def shared_mesh(tmp_path: Path) -> SharedMesh:
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
+def home(folder: Path) -> Path:
     """The home of the node `ann` in `near`: with a short name, as a socket needs it."""
-    with TemporaryDirectory() as folder:
-        yield Path(folder) / "ann" / "vox"
+    return folder / "ann" / "vox"
 
 
 @pytest.fixture

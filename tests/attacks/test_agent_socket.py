@@ -7,10 +7,8 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import httpx
@@ -40,14 +38,6 @@ connection.request("POST", "/v1/jobs/take", '{"kinds": ["build"]}', {"Content-Ty
 answer = connection.getresponse()
 print(answer.status, answer.read().decode())
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short name that others may enter."""
-    with TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,13 +14,6 @@ from vox_mesh.client import AgentClient
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short name, as a socket needs it."""
-    with TemporaryDirectory() as name:
-        yield Path(name)
 
 
 @pytest.fixture

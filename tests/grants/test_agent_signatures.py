@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -132,24 +131,23 @@ async def _assert_relayed_by_nodes(pair: Pair) -> None:
     assert (await pair.next_message()).signed_by_agent == "verified"
 
 
-async def test_a_client_signs_with_the_key_of_its_agent(tmp_path: Path) -> None:
+async def test_a_client_signs_with_the_key_of_its_agent(tmp_path: Path, folder: Path) -> None:
     key = agent_key(tmp_path, "coder", create=True)
-    with TemporaryDirectory() as name:  # a socket needs a short name
-        shared = SharedMesh(FILE, Path(name), None, new_key(), has_relay=True)
-        socket = Path(name) / "agents.sock"
-        settings = shared.settings("owner", agent_socket=socket, agent_uids=f"{os.getuid()}=coder")
-        async with Mesh.open(shared.settings("owner")) as owner:
-            await owner.grants.admit("coder", key.public)
-            await owner.grants.issue("coder", ["message.send"])
-            await owner.grants.set_strict(strict=True)
-        async with Mesh.open(settings):  # what a node knows of agents may be a second old
-            key_file = tmp_path / "agents" / "coder.pem"
-            async with AgentClient.open(f"unix:{socket}", "coder", key_file=key_file) as client:
-                sent = await client.messages.send("z", {"pr": 42.0, "é": None}, msg_type="note")
-                assert sent.signed_by_agent == "verified"
-                assert (await client.messages.send("z", 1, key=new_key())).signed_by_agent == "verified"
-                with pytest.raises(BadValue, match="must be given with `key`"):
-                    await client.messages.broadcast("all", agent_signature=ANN.sign(b""))
-            async with AgentClient.open(f"unix:{socket}", "coder") as client:
-                with pytest.raises(AgentSignatureMissing):
-                    await client.messages.send("z", 1)
+    shared = SharedMesh(FILE, folder, None, new_key(), has_relay=True)
+    socket = folder / "agents.sock"
+    settings = shared.settings("owner", agent_socket=socket, agent_uids=f"{os.getuid()}=coder")
+    async with Mesh.open(shared.settings("owner")) as owner:
+        await owner.grants.admit("coder", key.public)
+        await owner.grants.issue("coder", ["message.send"])
+        await owner.grants.set_strict(strict=True)
+    async with Mesh.open(settings):  # what a node knows of agents may be a second old
+        key_file = tmp_path / "agents" / "coder.pem"
+        async with AgentClient.open(f"unix:{socket}", "coder", key_file=key_file) as client:
+            sent = await client.messages.send("z", {"pr": 42.0, "é": None}, msg_type="note")
+            assert sent.signed_by_agent == "verified"
+            assert (await client.messages.send("z", 1, key=new_key())).signed_by_agent == "verified"
+            with pytest.raises(BadValue, match="must be given with `key`"):
+                await client.messages.broadcast("all", agent_signature=ANN.sign(b""))
+        async with AgentClient.open(f"unix:{socket}", "coder") as client:
+            with pytest.raises(AgentSignatureMissing):
+                await client.messages.send("z", 1)

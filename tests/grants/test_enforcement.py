@@ -131,6 +131,8 @@ async def test_an_agent_can_t_grant_through_the_owner_s_node(owner: MeshNode, ad
     with acting_as("ann"), pytest.raises(NotGranted):
         await owner.grants.issue("ann", ["owner"])
     with acting_as("ann"), pytest.raises(NotGranted):
+        await owner.principals.tokens.issue("ann")
+    with acting_as("ann"), pytest.raises(NotGranted):
         await owner.roles.route_kind("notes", None)
     await owner.grants.issue("ann", ["roles.route"])
     with acting_as("ann"):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from string import Template
 from typing import Final
 
 import pytest
@@ -26,7 +27,8 @@ _PAGES: Final = sorted((_ROOT / "docs").rglob("*.md"))
 _BLOCK: Final = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ID: Final = re.compile(r"^([a-z0-9-]+-1-[a-z0-9]{6}(?=/|$)|[0-9A-Z]{26}$|[0-9a-f]{8,64}$)")
 _PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
-_QUOTED: Final = re.compile(r"'[^']*'")
+_TO_FILE: Final = re.compile(r"(.*?)(?: > ([\w.]+))?", re.DOTALL)
+_QUOTED: Final = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
 _EXAMPLE: Final = Path("tour.py")
 _TIMEOUT_S: Final = 60
 
@@ -53,13 +55,23 @@ def run(command: str, folder: Path, env: dict[str, str]) -> str:
 
 
 def run_plain(command: str, folder: Path, env: dict[str, str]) -> str:
-    """The same; one of ours in which there is nothing for a shell to do goes without, as that takes less."""
-    typed = shlex.split(command)
+    """Run a shown command and return what it printed; one of ours without a shell, which takes less time.
+
+    A shell is left out if all that it has to do is to expand variables and to write the output to a file.
+    """
+    parts = _TO_FILE.fullmatch(Template(command).safe_substitute(env))
+    assert parts is not None
+    expanded, output = parts.groups()
+    typed = shlex.split(expanded)
     if typed == ["python", _EXAMPLE.name]:
         return forked(Program((), env, code=(folder / _EXAMPLE).read_text(), folder=str(folder)))
-    if not _PLAIN.fullmatch(_QUOTED.sub("", command)):
+    if not _PLAIN.fullmatch(_QUOTED.sub("", expanded)):
         return run(command, folder, env)
-    return forked(Program(tuple(typed[1:]), env, module="vox_mesh.cli", folder=str(folder)))
+    printed = forked(Program(tuple(typed[1:]), env, module="vox_mesh.cli", folder=str(folder)))
+    if output is None:
+        return printed
+    (folder / output).write_text(printed)
+    return ""
 
 
 @contextmanager

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from proof.chaos.schedule import StoreKind
 from proof.checkers.hostile import HOSTILE_CHECKS
+from proof.hostile.requests import RequestMaker
 from proof.run import run
 from tests.proof.checkers.story import Story, faults
 from tests.support.running.lengths import SOAK, in_soak
@@ -26,6 +30,16 @@ def test_a_mesh_holds_under_attack(store: StoreKind, tmp_path: Path, seed: int) 
     assert finished.status == 0, f"{finished.out}\n{finished.err}"
     verdicts = json.loads((tmp_path / "run" / "verdicts.json").read_bytes())
     assert all(each["holds"] for each in verdicts)
+
+
+def test_every_route_comes_once_in_a_pass_and_with_every_credential_in_a_round() -> None:
+    routes = [("GET", f"/{number}") for number in range(30)]
+    requests = RequestMaker(routes, {"paths": {}, "components": {"schemas": {}}}, ["ann"], Random(1)).rounds()
+    passes = [list(islice(requests, len(routes))) for _ in range(7)]
+    assert all({each.route for each in one} == {path for _, path in routes} for one in passes)
+    tried = Counter((each.route, each.credential) for one in passes for each in one)
+    for _, path in routes:
+        assert [tried[path, each] for each in ("none", "guess", "read", "metrics", "full")] == [1, 1, 1, 1, 3]
 
 
 def _late(since: float, seconds: float, computed: float) -> Story:

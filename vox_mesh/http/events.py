@@ -77,6 +77,7 @@ _PARTS: Final[dict[str, Callable[[Overview], Any]]] = {
     ],
     "messages": lambda overview: (overview.mail, [each.message_uuid for each in overview.messages]),
     "conflicts": lambda overview: [each.conflict_id for each in overview.conflicts],
+    "approvals": lambda overview: [each.approval_id for each in overview.approvals],
     "report": lambda overview: (report := overview.rhythm.report) and (report.window_id, report.revision),
 }
 """The parts sent as state, and the values that must differ to send one again: passing time is no change."""

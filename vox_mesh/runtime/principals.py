@@ -9,6 +9,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.agent_tokens import AgentTokens
 from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.grants.known_agents import KnownAgents
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.writer import OpLogWriter
@@ -26,13 +27,14 @@ class Principals:
         roles: Roles,
         ownership: Ownership,
         log: GrantLog,
+        permits: Permits,
         writer: OpLogWriter,
         clock: MeshClock,
         rhythm: Callable[[], Rhythm],
         monotonic: Callable[[], float],
     ) -> None:
         self._writer = writer
-        self.tokens = AgentTokens(store, writer, clock, roles, ownership)
+        self.tokens = AgentTokens(store, permits, clock, roles, ownership)
         """The tokens of agents."""
         self._rhythm = rhythm
         self.known = KnownAgents(log, clock, monotonic)

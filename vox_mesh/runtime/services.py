@@ -261,8 +261,8 @@ class MeshServices(RenamedAttributes):
         """Return the agents that can prove who they are, and their bearers."""
         from vox_mesh.runtime.principals import Principals
 
-        parts = (self.store, self.roles, self.ownership, self._grant_log, self._writer, self.clock)
-        return Principals(*parts, lambda: self.rhythm, self._dependencies.monotonic)
+        parts = (self.store, self.roles, self.ownership, self._grant_log, self.permits, self._writer)
+        return Principals(*parts, self.clock, lambda: self.rhythm, self._dependencies.monotonic)
 
     # --- locks and versions ----------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ that write need the GIL between any two statements, and would wait for it as lon
 from __future__ import annotations
 
 import asyncio
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -29,13 +28,14 @@ async def in_slices(work: Iterable[T]) -> list[T]:
 
     All callers of a loop take turns: however many there are, one slice is between two of its iterations.
     """
-    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    loop = asyncio.get_running_loop()
+    turn = _turns.setdefault(loop, asyncio.Lock())
     done: list[T] = []
     items = iter(work)
     is_over = False
     while not is_over:
         async with turn:
-            is_over = _work_for_a_slice(items, done)
+            is_over = _work_for_a_slice(items, done, loop)
             if not is_over:
                 await rest()
     return done
@@ -46,11 +46,11 @@ async def rest() -> None:
     await asyncio.sleep(resting.get())
 
 
-def _work_for_a_slice(items: Iterable[T], done: list[T]) -> bool:
-    """Add the next items; return whether these were the last ones."""
-    until = time.perf_counter() + SLICE_S
+def _work_for_a_slice(items: Iterable[T], done: list[T], loop: AbstractEventLoop) -> bool:
+    """Add the next items, for some time by the loop's clock; return whether these were the last ones."""
+    until = loop.time() + SLICE_S
     for item in items:
         done.append(item)
-        if time.perf_counter() > until:
+        if loop.time() > until:
             return False
     return True

@@ -69,7 +69,7 @@ from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.model.base.keys import SigningKey
-from vox_mesh.model.grants.approval import Approval
+from vox_mesh.model.grants.approval import Approval, ApprovalRequest
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant
 from vox_mesh.model.grants.history import GrantHistory, GrantRecord
@@ -581,6 +581,7 @@ class Approvals:
     def listed(self, *, every: bool = ..., after: str | None = ..., limit: int = ...) -> list[Approval]: ...
     def wait(self, approval_id: str, *, timeout: Duration | None = ...) -> Approval: ...
     def watch(self, approval_id: str) -> Generator[Approval]: ...
+    def request(self, approval_id: str) -> ApprovalRequest | None: ...
 
 class Grants:
     def admit(self, agent: str, public_key: str | None = ...) -> Outcome: ...

@@ -12,7 +12,14 @@ from vox_mesh.model.jobs.records import ENDS
 from vox_mesh.occ.conflicts import Take
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.top.panels import text_of
-from vox_mesh.views.overview import ConflictLine, JobLine, LockLine, MessageLine, WaiterLine
+from vox_mesh.views.overview import (
+    ApprovalLine,
+    ConflictLine,
+    JobLine,
+    LockLine,
+    MessageLine,
+    WaiterLine,
+)
 
 _SHORT_ID: Final = 12
 _BY_HAND: Final = "aborted by hand"
@@ -24,6 +31,8 @@ class Asks(Enum):
     CONFIRMATION = "confirmation"
     REASON = "reason"
     SIDE = "side"
+    DECISION = "decision"
+    """A confirmation by a person who sees exactly what is asked."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,24 @@ async def _resolve(mesh: MeshServices, conflict: ConflictLine, side: str) -> str
     return f"conflict {conflict.conflict_id} resolved: {done.resolution}"
 
 
+# --- approvals -----------------------------------------------------------------------------------
+
+
+def _asked_by(approval: ApprovalLine) -> str:
+    return f"{text_of(approval.operation)} of {text_of(approval.agent)}"
+
+
+async def _approve(mesh: MeshServices, approval: ApprovalLine, _: str) -> str:
+    done = await mesh.approvals.approve(approval.approval_id)
+    why = f": {text_of(done.refusal)}" if done.refusal else ""
+    return f"{_asked_by(approval)} approved, and {done.state.value}{why}"
+
+
+async def _deny(mesh: MeshServices, approval: ApprovalLine, reason: str) -> str:
+    await mesh.approvals.deny(approval.approval_id, reason)
+    return f"{_asked_by(approval)} denied"
+
+
 ROW_ACTIONS: Final[dict[str, tuple[RowAction, ...]]] = {
     "jobs": (
         RowAction(
@@ -140,6 +167,24 @@ ROW_ACTIONS: Final[dict[str, tuple[RowAction, ...]]] = {
             lambda conflict: f"Settle the conflict in {text_of(conflict.table_name)}: which side?",
             lambda _: None,
             _resolve,
+        ),
+    ),
+    "approvals": (
+        RowAction(
+            "a",
+            "approve",
+            Asks.DECISION,
+            lambda approval: f"Approve the {_asked_by(approval)}, exactly as follows?",
+            lambda _: None,
+            _approve,
+        ),
+        RowAction(
+            "d",
+            "deny",
+            Asks.REASON,
+            lambda approval: f"Deny the {_asked_by(approval)}?",
+            lambda _: None,
+            _deny,
         ),
     ),
 }

@@ -17,7 +17,7 @@ from textual.widgets import Input
 from vox_mesh.errors import MeshError
 from vox_mesh.settings import Settings
 from vox_mesh.top.actions import KEYS, ROW_ACTIONS, Asks, RowAction, run_action
-from vox_mesh.top.details import details, sides
+from vox_mesh.top.details import asked, details, sides
 from vox_mesh.top.dialogs import Ask, DialogChoice, DialogPage, key_words
 from vox_mesh.top.feed import Feed
 from vox_mesh.top.headline import (
@@ -29,7 +29,7 @@ from vox_mesh.top.headline import (
     replica_words,
     rhythm_words,
 )
-from vox_mesh.top.panels import PANELS, PanelLine, text_of
+from vox_mesh.top.panels import APPROVALS, PANELS, PanelLine, text_of
 from vox_mesh.top.widgets import TableWidget, TextLine, heights
 from vox_mesh.views.overview import Overview
 
@@ -39,6 +39,7 @@ _WIDE: Final = (110, 34)
 _TALL: Final = 28
 """The height from which there is a line for the rhythm."""
 
+_DECIDE: Final = f"panel {PANELS.index(APPROVALS) + 1}"
 _THEMES: Final = ("ansi-dark", "textual-ansi")
 _BARS: Final = 30
 _CLOCK_S: Final = 1.0
@@ -51,12 +52,13 @@ _ON_ROWS: Final = ("leave", "explain", "details", "filter", "show_all", "act", "
 _YES: Final = {"y": ("yes", "yes"), "n": ("", "no")}
 _HELP: Final = """\
 tab, shift+tab    next or previous panel
-1 to 8            panel by number
+1 to 9            panel by number
 up, down, j, k    previous or next row; also page up and down, home and end
 enter             details of the row
 /                 show only rows that contain a text; Esc shows all again
 
-a                 abort the job
+a                 abort the job; approve what the agent asks for
+d                 deny what the agent asks for; asks for a reason
 r                 retry the ended job, or send the dead letter again
 b                 break the lock; asks for a reason for the log
 s                 settle the conflict: left, right or merge
@@ -66,7 +68,7 @@ q, ctrl+c         quit
 
 Each action asks for confirmation, and does the same as a command:
 `vox-mesh job abort`, `job retry`, `lock break`, `messages retry`,
-`conflicts resolve`.""".splitlines()
+`conflicts resolve`, `approvals approve`, `approvals deny`.""".splitlines()
 
 
 class TopApp(App[None]):
@@ -248,7 +250,7 @@ class TopApp(App[None]):
             is_stale = "bright_black" if self._fault is not None else ""
             words += [(f"{self._rate.per_second:.1f} ops/s ", is_stale), (self._rate.bars(_BARS), "cyan")]
             words += [("  ", ""), *replica_words(self._seen)]
-            if waiting := approval_words(self._seen):
+            if waiting := approval_words(self._seen, _DECIDE):
                 words += [("  ", ""), *waiting]
         if self._filter:
             words += [("  only ", ""), (self._filter, "reverse")]
@@ -348,6 +350,8 @@ class TopApp(App[None]):
                 dialog = Ask(question, "reason (kept in the log)")
             case Asks.SIDE:
                 dialog = DialogChoice(question, _SIDES, await sides(self._mesh, item.conflict_id))
+            case Asks.DECISION:
+                dialog = DialogChoice(question, _YES, await asked(self._mesh, item.approval_id))
             case Asks.CONFIRMATION:
                 dialog = DialogChoice(question, _YES)
 

@@ -16,8 +16,17 @@ from vox_mesh.occ.conflicts import Conflict
 from vox_mesh.occ.tables import WRITTEN_AT
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents import AgentView
+from vox_mesh.views.approvals import ApprovalView
 from vox_mesh.views.nodes import NodeView
-from vox_mesh.views.overview import ConflictLine, JobLine, KindLine, LockLine, MessageLine, WaiterLine
+from vox_mesh.views.overview import (
+    ApprovalLine,
+    ConflictLine,
+    JobLine,
+    KindLine,
+    LockLine,
+    MessageLine,
+    WaiterLine,
+)
 from vox_mesh.views.rhythm import TaskStatusView
 
 _SIDES: Final = ("base", "left", "right")
@@ -41,6 +50,9 @@ async def details(mesh: MeshServices, item: Any) -> list[str]:
             return await _message(mesh, item)
         case ConflictLine():
             return await _conflict(mesh, item)
+        case ApprovalLine():
+            view = ApprovalView.of(await mesh.approvals.find(item.approval_id))
+            return [*_asked(view), "", *fields(view.texts)]
         case AgentView():
             jobs = ", ".join(f"{job.kind} {job.job_id}" for job in item.jobs)
             lists = {"locks": ", ".join(item.locks), "waits_for": ", ".join(item.waits_for), "jobs": jobs}
@@ -101,6 +113,15 @@ async def sides(mesh: MeshServices, conflict_id: str) -> list[str]:
     """Return the differing fields of a conflict, shortened for a small terminal."""
     conflict = await mesh.conflicts.find(conflict_id)
     return _compared(conflict, most=_SIDE)
+
+
+async def asked(mesh: MeshServices, approval_id: str) -> list[str]:
+    """Return exactly what an approval would allow."""
+    return _asked(ApprovalView.of(await mesh.approvals.find(approval_id)))
+
+
+def _asked(view: ApprovalView) -> list[str]:
+    return [*map(printable, view.asks_for), *view.argument_lines]
 
 
 def _compared(conflict: Conflict, most: int | None = None) -> list[str]:

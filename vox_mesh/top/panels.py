@@ -14,6 +14,7 @@ from vox_mesh.model.rhythm.claims import ClaimState
 from vox_mesh.views.agents import AgentView, some_of
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import (
+    ApprovalLine,
     ConflictLine,
     JobLine,
     KindLine,
@@ -252,6 +253,22 @@ def _conflict(conflict: ConflictLine) -> PanelLine:
     )
 
 
+# --- approvals -----------------------------------------------------------------------------------
+
+
+def _approval(approval: ApprovalLine) -> PanelLine:
+    return _line(
+        approval.approval_id,
+        approval,
+        approval.agent,
+        approval.operation,
+        "; ".join(approval.asks_for),
+        span(approval.age_ms),
+        span(approval.left_ms),
+        approval.approval_id,
+    )
+
+
 # --- agents --------------------------------------------------------------------------------------
 
 _AGENT_STYLES: Final = {
@@ -399,4 +416,14 @@ STATUS: Final = Panel(
     lambda overview: [_status(each, overview.now_ms) for each in overview.status],
     _status_summary,
 )
-PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS, AGENTS, STATUS)
+APPROVALS: Final = Panel(
+    "approvals",
+    "Approvals",
+    (
+        *(Column("agent", 8), Column("operation", 10), Column("asks for", 12)),
+        *(Column("age", 5, is_number=True), Column("left", 5, is_number=True), Column("id", 10)),
+    ),
+    lambda overview: [_approval(each) for each in overview.approvals],
+    lambda overview: _counts((overview.open_approvals, "waiting")),
+)
+PANELS: Final = (NODES, KINDS, JOBS, LOCKS, MESSAGES, CONFLICTS, AGENTS, STATUS, APPROVALS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from vox_mesh.model.grants.approval import Approval
+from vox_mesh.model.grants.approval import Approval, ApprovalRequest
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.oplog.verification import READ_ERRORS
 
@@ -45,7 +46,7 @@ class ApprovalView:
             grant_id=request.grant_id,
             operation=request.operation.name,
             arguments=request.operation.values,
-            asks_for=_acts(approval),
+            asks_for=act_lines(request),
             digest=request.operation.digest,
             asked_at=iso_of(request.asked_ms),
             expires_at=iso_of(request.expires_ms),
@@ -56,6 +57,18 @@ class ApprovalView:
             applied_as=request.applied_as,
             jobs=approval.jobs,
         )
+
+    @property
+    def texts(self) -> dict[str, object]:
+        """Return all but the arguments, with lists as text."""
+        texts = {"asks_for": "; ".join(self.asks_for), "jobs": "; ".join(self.jobs)}
+        return {name: value for name, value in (asdict(self) | texts).items() if name != "arguments"}
+
+    @property
+    def argument_lines(self) -> list[str]:
+        """Return the arguments under a heading, in ASCII: so no character of a text hides another."""
+        text = json.dumps(self.arguments, indent=2, sort_keys=True)
+        return ["arguments", *(f"  {line}" for line in text.splitlines())]
 
     @property
     def line(self) -> dict[str, object]:
@@ -70,8 +83,9 @@ class ApprovalView:
         }
 
 
-def _acts(approval: Approval) -> list[str]:
+def act_lines(request: ApprovalRequest) -> list[str]:
+    """Return the acts that an agent asks for, a line each."""
     try:
-        return [str(each) for each in approval.request.acts()]
+        return [str(each) for each in request.acts()]
     except READ_ERRORS:
         return []

@@ -13,6 +13,7 @@ import orjson
 
 from vox_mesh.errors import BadValue, NoAnswer
 from vox_mesh.locks.scripts import MESH_PREFIX
+from vox_mesh.model.grants.approval import ApprovalRequest
 from vox_mesh.model.jobs.records import HELD, JobState
 from vox_mesh.model.locks.records import milliseconds_at
 from vox_mesh.model.nodes.liveness import NodeState
@@ -25,6 +26,7 @@ from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
 from vox_mesh.views.agents import AgentView
+from vox_mesh.views.approvals import act_lines
 from vox_mesh.views.nodes import NodeStanding, NodeView, with_standings
 from vox_mesh.views.rhythm import BeatView, IncidentView, TaskStatusView
 
@@ -38,6 +40,8 @@ MAX_AGENTS: Final = 50
 
 _OVERVIEW: Final = named("overview")["overview"]
 _READ_TIMEOUT_S: Final = 3.0
+_MAX_VERIFIED: Final = 20
+"""How many new approvals are read at a time: each is a request of its own."""
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
 _JOB_ORDER: Final = (
@@ -140,6 +144,18 @@ class ConflictLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalLine:
+    """What an agent asks for and no one has decided on yet; `left_ms`: until it expires."""
+
+    approval_id: str
+    agent: str
+    operation: str
+    asks_for: tuple[str, ...]
+    age_ms: int
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Mail:
     """The number of messages that are not settled, by state."""
 
@@ -190,6 +206,7 @@ class Overview:
     open_conflicts: int
     conflicts: tuple[ConflictLine, ...]
     open_approvals: int
+    approvals: tuple[ApprovalLine, ...]
     status: tuple[TaskStatusView, ...]
     last_op_id: int
     rhythm: RhythmLine
@@ -224,6 +241,7 @@ class OverviewReader:
         self._address: tuple[str, str] | None = None
         self._standings: tuple[object, dict[str, NodeStanding]] = (None, {})
         self._tempos: str | None = None
+        self._requests: dict[str, ApprovalRequest | None] = {}
 
     async def read(self) -> Overview:
         """Return the current overview, read with one query that has a deadline of some seconds."""
@@ -239,10 +257,11 @@ class OverviewReader:
                 nodes = await self._nodes(row)
                 rhythm = await self._rhythm(row)
                 status = await self._status(row)
+                approvals = await self._approvals(row)
                 database = await self._database(took_ms)
         except TimeoutError:
             raise NoAnswer(f"no answer came within {_READ_TIMEOUT_S:g} s") from None
-        return _make_overview(row, nodes, rhythm, status, database)
+        return _make_overview(row, nodes, rhythm, status, approvals, database)
 
     async def _nodes(self, row: Row) -> list[NodeView]:
         rows = filter(is_sound, orjson.loads(row["nodes"]))
@@ -271,6 +290,16 @@ class OverviewReader:
         page = await self._mesh.rhythm.status_queries.parse(records, MAX_ITEMS, fresh=True)
         return [TaskStatusView.of(self._mesh, each) for each in page.items]
 
+    async def _approvals(self, row: Row) -> list[ApprovalLine]:
+        """Return the approvals that wait. What was asked is read and verified once, some of it at a time."""
+        listed: list[str] = orjson.loads(row["approvals"])
+        known = {each: self._requests[each] for each in listed if each in self._requests}
+        for each in [each for each in listed if each not in known][:_MAX_VERIFIED]:
+            known[each] = await self._mesh.approvals.request(each)
+        self._requests = known
+        found = (known.get(each) for each in listed)
+        return [_approval(each, row["now_ms"]) for each in found if each is not None]
+
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store
         if self._address is None:
@@ -291,6 +320,7 @@ def _make_overview(
     nodes: Sequence[NodeView],
     rhythm: RhythmLine,
     status: Sequence[TaskStatusView],
+    approvals: Sequence[ApprovalLine],
     database: DatabaseLine,
 ) -> Overview:
     now_ms: int = row["now_ms"]
@@ -313,6 +343,7 @@ def _make_overview(
         open_conflicts=row["open_conflicts"],
         conflicts=tuple(_readable(row["conflicts"], lambda each: _conflict(each, now_ms))),
         open_approvals=row["open_approvals"],
+        approvals=tuple(approvals),
         status=tuple(status),
         last_op_id=row["last_op_id"] or 0,
         rhythm=rhythm,
@@ -400,3 +431,14 @@ def _conflict(values: Sequence[Any], now_ms: int) -> ConflictLine:
     age_ms = max(0, now_ms - milliseconds_at(created_at))
     left_by = left_agent or left_node
     return ConflictLine(conflict_id, table_name, row_key, left_by, right_node, deferred_to, age_ms)
+
+
+def _approval(request: ApprovalRequest, now_ms: int) -> ApprovalLine:
+    return ApprovalLine(
+        approval_id=request.approval_id,
+        agent=request.agent,
+        operation=request.operation.name,
+        asks_for=tuple(act_lines(request)),
+        age_ms=max(0, now_ms - request.asked_ms),
+        left_ms=max(0, request.expires_ms - now_ms),
+    )

@@ -9,9 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -83,14 +81,6 @@ class _Scene(NamedTuple):
     waiting: str
     grant: str
     folder: Path
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short name that others may enter."""
-    with TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 async def _scene(node: MeshNode, folder: Path) -> _Scene:

@@ -13,6 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.support.messages.messaging import write
+from tests.support.nodes.api_scene import approval
 from tests.support.store.counting import counting
 from tools.homes import MEMORY, MESH
 from tools.pictures import LARGE, SMALL, Scene, Seen, scene
@@ -201,7 +202,7 @@ async def test_a_lock_is_broken_for_a_reason(made: Scene) -> None:
         await view.shows("2 held")
         await view.find("4", "task:release")
         await view.press("a")
-        await view.shows("a applies to jobs: press tab to go there")
+        await view.shows("a applies to jobs and approvals: press tab to go there")
         await view.press("b", "enter")
         await view.shows("Break the lock task:release of critic on reviewer-1?")  # without a reason it is not
         await view.press(*"hangs", "enter")
@@ -233,6 +234,29 @@ async def test_a_dead_letter_is_sent_again_and_a_conflict_is_settled(made: Scene
     row = await node.occ.read("memories", {"memory_key": "style guide"})
     assert row is not None
     assert row["content"] == "tabs, always"
+
+
+async def test_what_an_agent_asks_for_is_approved_or_denied(made: Scene) -> None:
+    node = made.nodes["builder-2"]
+    async with viewed(made.settings(_BUILDER)) as view:
+        await view.shows("2 approvals wait: panel 9", "2 waiting")
+        await view.press("9")
+        await view.shows("intern", "ScheduleJob", "program make", "24h", "a approve", "d deny")
+        await view.find("9", "SetKind")
+        await view.press("enter")
+        await view.shows("pending", "kind.set", '"is_paused": true')
+        await view.press("escape", "a")
+        await view.shows("Approve the SetKind of intern", '"kind": "site.deploy"')
+        await view.press("y")
+        await view.shows("SetKind of intern approved, and applied", "1 approval waits: panel 9", "1 waiting")
+        await view.find("9", "ScheduleJob")
+        await view.press("d")
+        await view.shows("Deny the ScheduleJob of intern?")
+        await view.press(*"later", "enter")
+        await view.shows("ScheduleJob of intern denied")
+    assert [each.kind for each in await node.job_kinds.listed() if each.is_paused] == ["site.deploy"]
+    decided = await node.approvals.listed(every=True)
+    assert [(each.state, each.reason) for each in decided] == [("applied", ""), ("denied", "later")]
 
 
 async def test_what_others_have_done_meanwhile_is_one_line(made: Scene) -> None:
@@ -302,11 +326,13 @@ async def test_one_look_asks_a_server_one_question(tmp_path: Path, shared_server
         settings = MESH.settings(tmp_path, shared_server, db_url=gateway.url)
         async with Mesh.open(settings) as node, Mesh.open_command(settings) as mesh:
             await node.roles.designate_coordinator(node.identity.node_id)
+            await approval(node)
             lookout = OverviewReader(mesh)
             await lookout.read()
             before = gateway.messages
             seen = await lookout.read()
             assert [each.role for each in seen.nodes] == ["owner+coordinator"]
+            assert [(each.agent, each.operation) for each in seen.approvals] == [("asker", "ScheduleJob")]
             assert gateway.messages - before == 1
 
 

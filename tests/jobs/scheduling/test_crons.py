@@ -13,9 +13,10 @@ import orjson
 import pytest
 
 from tests.jobs.test_maintenance import keep
+from tests.support.jobs.firings import assert_scheduled_once, fire_around
 from tests.support.jobs.jobs_in_hand import ops
 from tests.support.messages.messaging import NodeGroup, write
-from tests.support.oplog.authoring import RestartableNodes, assert_sound
+from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Mesh
 from vox_mesh.errors import BadManifest, BadValue, NotKnown, Refused
 from vox_mesh.jobs.scheduling.cron_ops import adding, adopting, removing
@@ -281,10 +282,7 @@ async def test_each_time_is_fired_once_by_three_nodes_of_which_one_leaves(crowd:
         newest, *others = await come_and_gone(nodes[0])
         assert newest.core["nonce"] == f"yearly-{time}@{iso(due_ms)}"
         assert len(others) == time - 1
-    entries = await ops(nodes[0], SCHEDULE)
-    assert sum(entry.accepted for entry in entries) == 3
-    assert {entry.reason for entry in entries if not entry.accepted} <= {FIRED}
-    await assert_sound(nodes[0])
+    await assert_scheduled_once(nodes[0], 3, FIRED)
 
 
 async def test_a_firing_whose_node_was_killed_under_way_counts_for_nothing_when_it_comes_late(
@@ -295,14 +293,7 @@ async def test_a_firing_whose_node_was_killed_under_way_counts_for_nothing_when_
         await second.run_once()
         await crons_of(first).add("hourly", "@hourly", TIDY)
         await come(first, "hourly")
-        there.gate.hold()
-        firing = asyncio.create_task(crons_of(first).fire_due())
-        await there.gate.arrival()
-        late = there.gate.batches[-1]
-        firing.cancel()
-        there.gate._is_held = False  # what stands at the gate stays there
-        (job_id,) = await crons_of(second).fire_due()
-        assert not await there.gate.land(late)
+        job_id = await fire_around(there, crons_of(first).fire_due(), crons_of(second).fire_due())
         assert [entry.node_id for entry in await ops(second, SCHEDULE)] == ["second"]
         assert [job.job_id for job in await come_and_gone(second)] == [job_id]
         assert (await the_cron(second)).last_job == job_id

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.jobs.test_maintenance import keep, keeper_of
+from tests.support.jobs.firings import assert_scheduled_once, fire_around
 from tests.support.jobs.jobs_in_hand import ops
 from tests.support.messages.messaging import NodeGroup, write
 from tests.support.oplog.authoring import RestartableNodes, assert_sound
@@ -98,10 +99,7 @@ async def test_each_op_fires_once_with_three_nodes_of_which_one_leaves(crowd: No
             await nodes.pop().close()
     jobs = await scheduled(nodes[0])
     assert [job.core["nonce"] for job in jobs] == [f"build@{op_id}" for op_id in op_ids]
-    entries = await ops(nodes[0], SCHEDULE)
-    assert sum(entry.accepted for entry in entries) == len(op_ids)
-    assert {entry.reason for entry in entries if not entry.accepted} <= {FIRED}
-    await assert_sound(nodes[0])
+    await assert_scheduled_once(nodes[0], len(op_ids), FIRED)
 
 
 async def test_a_firing_whose_node_was_killed_under_way_counts_for_nothing_when_it_comes_late(
@@ -112,14 +110,7 @@ async def test_a_firing_whose_node_was_killed_under_way_counts_for_nothing_when_
         await second.run_once()
         await rules_of(first).add("build", _PUSHED.name, _BUILD)
         await pushed(first)
-        there.gate.hold()
-        firing = asyncio.create_task(rules_of(first).fire())
-        await there.gate.arrival()
-        late = there.gate.batches[-1]
-        firing.cancel()
-        there.gate._is_held = False  # what stands at the gate stays there
-        (job_id,) = await rules_of(second).fire()
-        assert not await there.gate.land(late)
+        job_id = await fire_around(there, rules_of(first).fire(), rules_of(second).fire())
         assert [entry.node_id for entry in await ops(second, SCHEDULE)] == ["second"]
         assert [job.job_id for job in await scheduled(second)] == [job_id]
         there.gate.release()

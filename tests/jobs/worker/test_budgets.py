@@ -26,10 +26,11 @@ from tests.support.jobs.bounded_jobs import (
 from tests.support.jobs.job_desks import ControlledHandler, ended
 from tests.support.jobs.job_runs import settings_of
 from tests.support.messages.messaging import PATIENCE_S
+from tests.support.nodes.virtual_time import dependencies, in_virtual_time
 from tools.fork_server import Program
 from tools.forked import AsyncProcess
 from tools.homes import environment
-from vox_mesh import Settings
+from vox_mesh import Mesh, Settings
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.jobs.worker.metering import Meter, Share, Shares
 from vox_mesh.model.rhythm.budgets import Budget
@@ -160,18 +161,22 @@ async def test_the_lowest_cap_of_job_agent_and_account_holds(node: MeshNode) -> 
     ]
 
 
-async def test_a_ceiling_of_an_agent_is_for_all_its_jobs_together(node: MeshNode) -> None:
-    await node.rhythm.budgets.set("agent:worker", Budget(per_beat={"gpu_sec": {"A100": 1}}))
+@in_virtual_time
+async def test_a_ceiling_of_an_agent_is_for_all_its_jobs_together(settings: Settings) -> None:
+    """In virtual time: on a busy machine, late jobs charge less in a beat."""
+    in_memory = settings.model_copy(update={"enabled": False})
+    async with Mesh.open(in_memory, dependencies()) as node:
+        await node.rhythm.budgets.set("agent:worker", Budget(per_beat={"gpu_sec": {"A100": 1}}))
 
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> None:
-        for _ in range(150):  # each 0.6 a beat, or less
-            context.charge(gpu_sec={"A100": 0.06})
-            await node.rhythm.times.until(node.rhythm.times.now_ms + BEAT_MS // 10)
+        @node.worker.handles("work")
+        async def handle(context: JobContext) -> None:
+            for _ in range(150):  # 0.6 in each beat
+                context.charge(gpu_sec={"A100": 0.06})
+                await node.rhythm.times.until(node.rhythm.times.now_ms + BEAT_MS // 10)
 
-    jobs = [await work(node, payload=n) for n in range(3)]
-    async with node.worker.running(concurrency=3):
-        found = await ended(node, *jobs)
+        jobs = [await work(node, payload=n) for n in range(3)]
+        async with node.worker.running(concurrency=3):
+            found = await ended(node, *jobs)
     assert sorted(job.state for job in found) == ["failed", "failed", "succeeded"]
     assert all("the budget of agent:worker" in (job.reason or "") for job in found if job.state == "failed")
 

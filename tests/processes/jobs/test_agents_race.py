@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -137,13 +136,6 @@ async def _assert_agents_named(run: Works, history: History, names: Sequence[str
     for node, item in history.completions:
         assert item["proof"]["envelope"]["attested_by"] == node.partition("/")[0]
         assert (await verify_proof(run.mesh, item["job_id"])).valid
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short name: the path of a socket is limited."""
-    with TemporaryDirectory() as name:
-        yield Path(name)
 
 
 async def test_agents_race_for_jobs_and_each_is_completed_once(folder: Path) -> None:

@@ -124,13 +124,14 @@ _END = noted("stage", "drained", 60.0, player="bob")
 
 @pytest.mark.parametrize(("at", "is_soon"), [(21.0, True), (34.0, True), (36.0, False), (19.0, False)])
 def test_one_that_lives_writes_within_the_bound_after_all_has_healed(at: float, is_soon: bool) -> None:
-    bob = (_life("bob", 0.0), _wrote("bob", at), _tried("bob", 20.5), _tried("bob", 33.0))
+    bob = (_life("bob", 0.0), _wrote("bob", at), *(_tried("bob", at + 0.5) for at in range(20, 36, 2)))
     found = faults(PROGRESS_CHECKS, "progress", _PACE, *bob, _HEALED, _END)
     assert (found == []) is is_soon
 
 
-def test_one_that_does_not_try_any_more_need_not_write() -> None:
-    bob = (_life("bob", 0.0), _tried("bob", 20.5))
+@pytest.mark.parametrize("later", [(), (34.0,)], ids=["at all", "until it drains"])
+def test_one_that_does_not_try_any_more_need_not_write(later: tuple[float, ...]) -> None:
+    bob = (_life("bob", 0.0), *(_tried("bob", at) for at in (20.5, 22.5, *later)))
     ada = (_life("ada", 0.0), _wrote("ada", 21.0), noted("stage", "drained", 60.0, player="ada"))
     assert faults(PROGRESS_CHECKS, "progress", _PACE, *bob, *ada, _HEALED, _END) == []
 

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,14 @@ def test_a_seed_is_the_same_play_every_time_and_everywhere() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     ran = subprocess.run([sys.executable, "-c", _ELSEWHERE], env=environment, capture_output=True, check=True)
     assert ran.stdout.decode().strip() == digest
+
+
+def test_a_play_does_not_depend_on_the_clocks_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("beats", "phases", "spending")
+    digest, ticks = run_seed(1, only=names, seconds=5.0).digest, count(step=10)
+    for clock in ("perf_counter", "monotonic", "time"):
+        monkeypatch.setattr(time, clock, lambda: float(next(ticks)))
+    assert run_seed(1, only=names, seconds=5.0).digest == digest
 
 
 def test_a_slow_play_keeps_every_promise_over_a_longer_time() -> None:

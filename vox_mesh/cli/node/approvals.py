@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Final
@@ -143,10 +142,8 @@ def _decide(command: str, agent: str | None, work: AgentCommand[Approval]) -> Ap
 
 
 def _show(approval: Approval, *, as_json: bool) -> None:
-    view = asdict(ApprovalView.of(approval))
+    view = ApprovalView.of(approval)
     if as_json:
-        show_one(view, as_json=True)
-        return
-    arguments = json.dumps(view.pop("arguments"), indent=2, sort_keys=True)  # in ASCII: nothing is hidden
-    texts = {name: "; ".join(view[name]) for name in ("asks_for", "jobs")}
-    show_lines([*fields(view | texts), "arguments", *(f"  {line}" for line in arguments.splitlines())])
+        show_one(asdict(view), as_json=True)
+    else:
+        show_lines([*fields(view.texts), *view.argument_lines])

@@ -11,7 +11,7 @@ import hmac
 import secrets
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import DatabaseUnavailable, NotKnown, Refused
+from vox_mesh.errors import DatabaseUnavailable, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.messages.records import checked_agent
@@ -25,12 +25,12 @@ from vox_mesh.model.principals.agent_token import (
     token_text,
 )
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.grants.op_writer import GrantOpWriter
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.roles import Roles
-from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Script, Statement, new_key
+from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.store import Store
 
 MAX_TOKENS: Final = 1_000
@@ -60,13 +60,12 @@ class AgentTokens:
     """Issue, revoke and check the tokens of agents."""
 
     def __init__(
-        self, store: Store, writer: OpLogWriter, clock: MeshClock, roles: Roles, ownership: Ownership
+        self, store: Store, permits: Permits, clock: MeshClock, roles: Roles, ownership: Ownership
     ) -> None:
         self._store = store
         self._mesh = store.mesh_id
-        self._writer = writer
         self._clock = clock
-        self._roles = roles
+        self._ops = GrantOpWriter(clock, roles, permits, _HINTS)
         self._ownership = ownership
         self._known: dict[str, AgentToken] = {}
         self._signed: set[AgentToken] = set()
@@ -108,14 +107,7 @@ class AgentTokens:
         return found[token_id]
 
     async def _write(self, op_id: str, kind: str, payload: str, *statements: Statement) -> None:
-        self._clock.refuse_if_off()
-        guards = await self._roles.guards(OpKind(kind))
-        op = Op(kind, payload, signed=True)
-        try:
-            await self._store.write(Script(*guards, *statements, key=op_id, op=op))
-        except Refused as refused:
-            refused.hint = _HINTS.get(refused.reason, refused.hint)
-            raise
+        await self._ops.write(op_id, kind, payload, *statements)
         self._read_ms = None
 
     # --- checking --------------------------------------------------------------------------------

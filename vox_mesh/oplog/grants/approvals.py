@@ -392,15 +392,8 @@ class Approvals:
 
     async def _read(self, row: _Row) -> Approval | None:
         """Return what signed ops say about an approval; `None` if none asks for it."""
-        asked = await self._entry(row.approval_id)
-        if asked is None or asked.accepted != 1:
-            return None
-        grants = await self._grant_log.history()
-        try:
-            request = ApprovalRequest.read(asked)
-            if request_fault(asked, request, grants) is not None:
-                return None
-        except READ_ERRORS:
+        request = await self.request(row.approval_id)
+        if request is None:
             return None
         found = await self._decided(Approval(request, ApprovalState.PENDING), row.decision_op)
         applied = await self._entry(request.applied_as)
@@ -410,6 +403,18 @@ class Approvals:
             return found._replace(state=ApprovalState.REFUSED, refusal=applied.reason)
         is_over = found.is_open and request.expires_ms <= self._clock.now_ms
         return found._replace(state=ApprovalState.EXPIRED) if is_over else found
+
+    async def request(self, approval_id: str) -> ApprovalRequest | None:
+        """Return what was asked, which never changes; `None` if no signed op asks for it."""
+        asked = await self._entry(approval_id)
+        if asked is None or asked.accepted != 1:
+            return None
+        grants = await self._grant_log.history()
+        try:
+            request = ApprovalRequest.read(asked)
+            return request if request_fault(asked, request, grants) is None else None
+        except READ_ERRORS:
+            return None
 
     async def _decided(self, approval: Approval, decision_op: str | None) -> Approval:
         """Return an approval with the decision on it, if an op that counts is one."""

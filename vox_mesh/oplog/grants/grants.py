@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.keys import SigningKey, checked_public_key
@@ -19,15 +19,15 @@ from vox_mesh.model.oplog.verification import ADMIT, DELEGATE, GRANT, REVOKE
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.op_writer import GrantOpWriter
 from vox_mesh.oplog.grants.permits import Permits
-from vox_mesh.oplog.grants.strict_mode import MAX_NODES, OTHER_KEY, STILL_WRITES, TOO_MANY_NODES, StrictMode
+from vox_mesh.oplog.grants.strict_mode import StrictMode
 from vox_mesh.oplog.grants.usage import end_usage
-from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Op, Outcome, Statement, new_key
+from vox_mesh.store.script import Outcome, Statement, new_key
 from vox_mesh.store.store import Store
 
 MAX_AGENTS: Final = 10_000
@@ -59,17 +59,12 @@ _TOO_MANY: Final = "too_many_agents"
 _TOO_SHORT: Final = "delegation_too_short"
 _TOO_MANY_DELEGATIONS: Final = "too_many_delegations"
 _HINTS: Final = {
-    "not_the_owner": "run this in the home of the owner's node, which `vox-mesh roles show` names; the first"
-    " node that runs (`vox-mesh up`) is the owner",
     _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
     f" {MAX_DELEGATIONS} delegations",
     _TOO_SHORT: f"a delegation must last at least {MIN_DELEGATION_S} s when it is recorded",
     _TOO_MANY_DELEGATIONS: f"an agent can make {MAX_DELEGATIONS_OF_AGENT} delegations, and each counts"
     " until a day after its end: delegate for longer, or ask the owner for a grant",
     _NOT_ADMITTED: "run `vox-mesh agents admit NAME` first",
-    TOO_MANY_NODES: f"at most {MAX_NODES:,} nodes can be admitted",
-    OTHER_KEY: "run `vox-mesh nodes rekey NODE --key KEY`, which replaces its key and admits it",
-    STILL_WRITES: "admit the nodes that are to stay with `vox-mesh nodes admit`, and stop the others",
     _TOO_MANY: f"at most {MAX_AGENTS:,} agents can be admitted; use one of these for several tasks",
 }
 
@@ -102,14 +97,13 @@ class Grants:
         `refuse_unaskable` raises `BadValue` for capabilities that ask for what no agent can ask for.
         """
         self._refuse_unaskable = refuse_unaskable
-        self._permits = permits
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
         self._clock = clock
-        self._roles = roles
         self._log = log
-        self._mode = StrictMode(store, trusted_keys, roles, self._write, local_nodes)
+        self._ops = GrantOpWriter(clock, roles, permits, _HINTS)
+        self._mode = StrictMode(store, clock, trusted_keys, roles, permits, local_nodes)
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -123,7 +117,7 @@ class Grants:
         op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
         limit = Statement(_SQL["refuse_if_many_agents"], (*self._mesh, agent, MAX_AGENTS), refusal=_TOO_MANY)
         admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
-        return await self._write(op_id, ADMIT, admitted.payload, limit, admit)
+        return await self._ops.write(op_id, ADMIT, admitted.payload, limit, admit)
 
     async def set_strict(self, *, strict: bool) -> Outcome:
         """Allow nothing without a grant, or trust agents that are not admitted; only the owner may.
@@ -219,7 +213,7 @@ class Grants:
     async def revoke(self, grant_id: str) -> Outcome:
         """Revoke a grant and all that was delegated from it; only the owner may."""
         values = (*self._mesh, grant_id)
-        return await self._write(
+        return await self._ops.write(
             new_key(),
             REVOKE,
             canonical({"grant": grant_id}),
@@ -243,7 +237,7 @@ class Grants:
     async def _record(self, kind: str, grant: Grant, signed: SignedGrant, *guards: Statement) -> None:
         terms = grant.terms
         row = (grant.grant_id, grant.agent, grant.parent_id, terms.from_ms, terms.until_ms)
-        await self._write(
+        await self._ops.write(
             grant.grant_id,
             kind,
             signed.payload,
@@ -252,16 +246,6 @@ class Grants:
             end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
-
-    async def _write(self, op_id: str, kind: str, payload: str, *statements: Statement) -> Outcome:
-        self._clock.refuse_if_off()
-        guards = await self._roles.guards(OpKind(kind))
-        try:
-            op = Op(kind, payload, signed=True)
-            return await self._permits.write_op(op, *guards, *statements, key=op_id)
-        except Refused as refused:
-            refused.hint = _HINTS.get(refused.reason, refused.hint)
-            raise
 
     # --- asking ----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,7 +13,10 @@ from vox_mesh.model.messages.records import EVERYONE
 from vox_mesh.model.oplog.admissions import AdmittedNode, NodeAdmissions, strict_payload
 from vox_mesh.model.oplog.key_changes import ChainEnd
 from vox_mesh.model.oplog.verification import ADMIT_NODE, STRICT
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
+from vox_mesh.oplog.grants.op_writer import GrantOpWriter
+from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.sealed_verdicts import seal_script
 from vox_mesh.oplog.trusted_keys import TrustedKeys
@@ -24,17 +27,19 @@ from vox_mesh.store.store import Store
 MAX_NODES: Final = 10_000
 """The maximum number of admitted nodes. Their keys are kept as long as the mesh."""
 
-TOO_MANY_NODES: Final = "too_many_nodes"
-OTHER_KEY: Final = "node_has_another_key"
-STILL_WRITES: Final = "node_still_writes"
+_TOO_MANY_NODES: Final = "too_many_nodes"
+_OTHER_KEY: Final = "node_has_another_key"
+_STILL_WRITES: Final = "node_still_writes"
+_HINTS: Final = {
+    _TOO_MANY_NODES: f"at most {MAX_NODES:,} nodes can be admitted",
+    _OTHER_KEY: "run `vox-mesh nodes rekey NODE --key KEY`, which replaces its key and admits it",
+    _STILL_WRITES: "admit the nodes that are to stay with `vox-mesh nodes admit`, and stop the others",
+}
 
 _SQL: Final = named("grants")
 _OPLOG: Final = named("oplog")
 _ROLES: Final = named("roles")
 _ATTEMPTS: Final = 10
-
-Write = Callable[..., Awaitable[Outcome]]
-"""Writes an op of the owner: its id, kind, payload and statements."""
 
 
 class StrictMode:
@@ -43,9 +48,10 @@ class StrictMode:
     def __init__(
         self,
         store: Store,
+        clock: MeshClock,
         trusted_keys: TrustedKeys,
         roles: Roles,
-        write: Write,
+        permits: Permits,
         local_nodes: Callable[[], Sequence[Identity]],
     ) -> None:
         """`local_nodes` returns the nodes that the user of this process has started here."""
@@ -53,7 +59,7 @@ class StrictMode:
         self._mesh = store.mesh_id
         self._trusted_keys = trusted_keys
         self._roles = roles
-        self._write = write
+        self._ops = GrantOpWriter(clock, roles, permits, _HINTS)
         self._local_nodes = local_nodes
 
     async def admissions(self) -> NodeAdmissions:
@@ -75,8 +81,8 @@ class StrictMode:
         admitted = AdmittedNode(node_id, public_key)
         await self._decide(
             *(new_key(), ADMIT_NODE, admitted.payload),
-            Statement(_SQL["refuse_if_known_otherwise"], own, refusal=OTHER_KEY),
-            Statement(_SQL["refuse_if_many_nodes"], (*own[:3], MAX_NODES), refusal=TOO_MANY_NODES),
+            Statement(_SQL["refuse_if_known_otherwise"], own, refusal=_OTHER_KEY),
+            Statement(_SQL["refuse_if_many_nodes"], (*own[:3], MAX_NODES), refusal=_TOO_MANY_NODES),
             Statement(_SQL["admit_node"], own),
             Statement(_ROLES["forget_key_request"], own[:3]),
         )
@@ -100,13 +106,13 @@ class StrictMode:
                     Statement(
                         _ROLES["refuse_unless_chains_end"],
                         (*self._mesh, canonical({chain: [*end] for chain, end in ends.items()})),
-                        refusal=STILL_WRITES,
+                        refusal=_STILL_WRITES,
                     ),
                     Statement(_SQL["admit"], (*self._mesh, EVERYONE, None, op_id)),
                     Statement(_SQL["fence_unadmitted"], self._mesh),
                 )
             except Refused as refused:
-                if refused.reason != STILL_WRITES or attempt == _ATTEMPTS - 1:
+                if refused.reason != _STILL_WRITES or attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError  # the last attempt returns or raises
 
@@ -127,7 +133,7 @@ class StrictMode:
 
     async def _decide(self, op_id: str, kind: str, payload: str, *statements: Statement) -> Outcome:
         try:
-            return await self._write(op_id, kind, payload, *statements)
+            return await self._ops.write(op_id, kind, payload, *statements)
         except Refused:  # it counts until a seal says that it was refused
             with suppress(MeshError):
                 await self._store.write(seal_script())

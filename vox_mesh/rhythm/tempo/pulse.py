@@ -56,7 +56,8 @@ class Pulse:
 
     def __init__(self, context: RhythmContext) -> None:
         self._context = context
-        self._listeners: set[_Listener] = set()
+        self._listeners: dict[_Listener, None] = {}
+        """In the order in which they began, which is that in which they hear of a beat."""
         self._beat_task: asyncio.Task[None] | None = None
         self.source = TempoSource.POLICY
         """Which plan the tempo comes from."""
@@ -74,7 +75,7 @@ class Pulse:
     async def beats(self) -> AsyncGenerator[BeatFrame, None]:
         """Yield each beat when it begins; of beats skipped by a clock jump, only the downbeats."""
         listener = _Listener()
-        self._listeners.add(listener)
+        self._listeners[listener] = None
         if self._beat_task is None:
             beat_loop = self._context.store.faults.keep_running("pulse", self._beat)
             self._beat_task = asyncio.create_task(
@@ -84,7 +85,7 @@ class Pulse:
             while (frame := await listener.next()) is not None:
                 yield frame
         finally:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
             if not self._listeners:
                 self._stop()
 
