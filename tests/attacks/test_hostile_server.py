@@ -19,7 +19,7 @@ VICTIM = Audience("", "repository", "ann")
 
 
 class HostileServer:
-    """Refuses all requests, as another node would, and keeps those that are signed."""
+    """Refuses all requests, as another node would, and notes for which node signed ones are."""
 
     def __init__(self) -> None:
         self.signed: list[str] = []
