@@ -1529,6 +1529,19 @@ class ClientWork:
     def keep(self, job: JobName, claim_token: int, name: str, body: bytes, type: str = ...) -> None: ...
     def keep_file(self, job: JobName, claim_token: int, name: str, path: Path, type: str = ...) -> None: ...
     def report(self, job: JobName, claim_token: int, report: Report) -> Job: ...
+    def report_and_take(
+        self,
+        job: JobName,
+        claim_token: int,
+        report: Report,
+        kinds: Sequence[str] = ...,
+        *,
+        count: int = ...,
+        wait: Duration = ...,
+        lease: Duration | None = ...,
+        capacity: int | None = ...,
+        tags: Iterable[str] = ...,
+    ) -> list[TakenJob]: ...
     def succeed(
         self,
         job: JobName,
