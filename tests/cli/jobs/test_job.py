@@ -195,6 +195,8 @@ def test_what_is_wrong_with_manifests_is_reported_line_by_line_and_nothing_is_sc
         ("--payload 1 -- true", "--payload needs --kind"),
         ("--kind a --payload {", "--payload"),
         ("-f x --priority 1", "--priority can't be combined with --file"),
+        ("-f x --tag gpu", "--tag can't be combined with --file"),
+        ("-f x --retries 1", "--retries can't be combined with --file"),
         ("--env A -- true", "must be NAME=VALUE, got 'A'"),
         ("--kind a --env A=b", "env: is of use only with a command"),
         ("--kind A", "kind: "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import orjson
@@ -39,6 +40,13 @@ async def test_schemas_are_listed_and_served_to_readers(served: ServedNode) -> N
         assert shown["$id"] == f"/v1/schemas/{name}"
     assert_problem(await served.ask("GET", "/v1/schemas/none"), 404, "not_known")
     assert_problem(await served.ask("GET", "/v1/schemas", token=None), 401, "token_missing")
+
+
+async def test_the_schema_of_manifests_has_all_their_fields() -> None:
+    schema = find_schema("job_manifest")
+    (pattern,) = schema["patternProperties"]
+    named = {each for each in Manifest.model_fields if not re.match(pattern, each)}
+    assert named == set(schema["properties"])
 
 
 async def test_manifests_proofs_and_entries_are_as_their_schemas_say(

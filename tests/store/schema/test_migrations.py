@@ -97,12 +97,16 @@ _WRITTEN: Final = {
     15: "UPDATE a2a_messages SET is_ordered = 0",
     16: "INSERT INTO lock_sessions VALUES ('', '', 'request', 'host', 7, 1, 60000)",
     21: "INSERT INTO tempo_incidents VALUES ('', '', 'failover', 1, 'stored-1', NULL, 'op')",
+    26: "INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, lease_ms)"
+    " VALUES ('', '', 'job', 7, 'ada', 60000)",
+    29: "INSERT INTO job_questions VALUES ('', '', 'job', 'op', 'ada', NULL, 1, NULL, NULL, NULL, '{}', NULL)",
 }
 """What nodes write since each version."""
 
 _DEFAULTS: Final = {
     15: ("SELECT DISTINCT is_ordered FROM a2a_messages", (1,)),
     17: ("SELECT DISTINCT max_interruptions, interruptions FROM jobs", (5, 0)),
+    29: ("SELECT count(start_op) FROM job_takes", (0,)),
 }
 """What rows of before each version have in its columns."""
 

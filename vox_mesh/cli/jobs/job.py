@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -199,7 +199,7 @@ def schedule(
 
     if file is not None and fields:
         raise click.UsageError(
-            f"--{next(iter(fields)).replace('_', '-')} can't be combined with --file: set it in the file",
+            f"{_first_given(options)} can't be combined with --file: set it in the file",
             click.get_current_context(),
         )
     try:
@@ -258,6 +258,12 @@ def _fields(
         **texts,
     }
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
+
+
+def _first_given(options: Mapping[str, Any]) -> str:
+    """Return the first of the options that has a value, as it is written."""
+    names = {each.name: each.opts[0] for each in click.get_current_context().command.params}
+    return next(names[name] for name, value in options.items() if value not in (None, ()))
 
 
 def _predecessor(text: str) -> str | dict[str, str]:
