@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import aiohttp
+import orjson
 
 from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_least, at_most
 from bench.lines.service import up_node
 from bench.measure import alternate, median_us
+from bench.programs.http_wire import HttpWire
 from tools.homes import FILE as FILE_HOME
 from vox_mesh import Mesh
 from vox_mesh.http.local_socket import FILE
@@ -24,40 +29,63 @@ _JOBS: Final = 400
 _QUICK: Final = 4  # times fewer jobs, for a short look
 _AT_ONCE: Final = 100
 _AGENTS: Final = 64
+_TOGETHER: Final = 3  # times more jobs for many agents, so that they are busy most of the time
+_ALL: Final = sys.maxsize
+_TAKE: Final = {"kinds": [_KIND]}
 _TARGET_MS: Final = {"file": 6.0, "sqld": 10.0}
 _TARGET_RATE: Final = 1_000.0
 _UNLIMITED: Final = {"VOX_MESH_ENABLED": "1", "VOX_MESH_RATE_LIMIT": "100000"}
 
 
-class _Client:
-    """An agent's connection to its node."""
+class _Agent:
+    """An agent, on its connection to a node."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
+    def __init__(self, wire: HttpWire) -> None:
+        self._wire = wire
 
-    async def post(self, path: str, body: dict[str, Any], agent: str = "bench") -> Any:
-        async with self._session.post(
-            f"http://node{path}", json=body, headers={"Vox-Agent": agent}
-        ) as answer:
-            answer.raise_for_status()
-            return await answer.json()
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        answer = await self._wire.ask("POST", path, orjson.dumps(body))
+        if answer.status != HTTPStatus.OK:
+            raise RuntimeError(f"{path} was answered with {answer.status}: {answer.body.decode()}")
+        return orjson.loads(answer.body)
 
-    async def look(self) -> None:
-        async with self._session.get("http://node/livez") as answer:
-            await answer.read()
+    async def look_twice(self) -> None:
+        await self._wire.ask("GET", "/livez")
+        await self._wire.ask("GET", "/livez")
 
     async def schedule(self, count: int) -> None:
         for start in range(0, count, _AT_ONCE):
             manifests = [{"kind": _KIND}] * min(_AT_ONCE, count - start)
             await self.post("/v1/jobs", {"manifests": manifests, "new": True})
 
-    async def work(self, agent: str) -> bool:
-        """Take a job and report it; return whether there was one."""
-        for taken in await self.post("/v1/jobs/take", {"kinds": [_KIND]}, agent):
-            report = {"claim_token": taken["claim_token"], "outcome": "succeeded"}
-            await self.post(f"/v1/jobs/{taken['job_id']}/report", report, agent)
-            return True
-        return False
+    async def take(self) -> list[Any]:
+        return cast(list[Any], await self.post("/v1/jobs/take", _TAKE))
+
+    async def work(self) -> None:
+        """Take a job and report it."""
+        (taken,) = await self.take()
+        await self.post(f"/v1/jobs/{taken['job_id']}/report", _report(taken))
+
+    async def go_on(self, taken: list[Any]) -> list[Any]:
+        """Report a job that was taken, and take the next one in the same request."""
+        answer = await self.post(f"/v1/jobs/{taken[0]['job_id']}/next", {**_report(taken[0]), "take": _TAKE})
+        return cast(list[Any], answer["taken"])
+
+    async def work_on(self, most: int) -> list[float]:
+        """Work on job after job, up to this many; return how many ms each took."""
+        took_ms: list[float] = []
+        taken = await self.take()
+        while taken and len(took_ms) < most:
+            began = perf_counter()
+            taken = await self.go_on(taken)
+            took_ms.append((perf_counter() - began) * 1e3)
+        for each in taken:  # none stays taken
+            await self.post(f"/v1/jobs/{each['job_id']}/report", _report(each))
+        return took_ms
+
+
+def _report(taken: Any) -> dict[str, Any]:
+    return {"claim_token": taken["claim_token"], "outcome": "succeeded"}
 
 
 async def taking(environment: BenchEnvironment) -> list[Figure]:
@@ -69,41 +97,63 @@ async def taking(environment: BenchEnvironment) -> list[Figure]:
 
 async def _taking(environment: BenchEnvironment, store: str, database: Mapping[str, str]) -> list[Figure]:
     jobs = _JOBS if environment.pace.settled else _JOBS // _QUICK
-    alone_ms, bare_ms, together, single = [], [], [], []
+    alone_ms, bare_ms, next_ms, together, single = [], [], [], [], []
     folder = environment.folder / f"agents-{store}"
     home = folder / ".vox"
     async with up_node(folder, {**_UNLIMITED, **database, "VOX_MESH_HOME": str(home)}):
-        connector = aiohttp.UnixConnector(str(folder_of_slot(home, "1") / FILE), limit=_AGENTS)
-        async with aiohttp.ClientSession(connector=connector) as session:
-            client = _Client(session)
-            for _ in range(environment.pace.few_rounds):
-                await client.schedule(2 * jobs)
-                took_ms = [await _timed(lambda: client.work("bench")) for _ in range(jobs)]
+        socket = folder_of_slot(home, "1") / FILE
+        for _ in range(environment.pace.few_rounds):
+            async with HttpWire.to_socket(socket, "bench") as wire:
+                agent = _Agent(wire)
+                await agent.schedule(2 * jobs + 1)  # one more is taken as the last one is reported
+                took_ms = [await _timed(agent.work) for _ in range(jobs)]
                 alone_ms.append(statistics.median(took_ms))
-                single.append(1e3 * jobs / sum(took_ms))
-                bare_ms.append(statistics.median([await _timed(lambda: _twice(client)) for _ in range(jobs)]))
-                began = perf_counter()
-                await asyncio.gather(*(_until_none(client, f"agent-{each}") for each in range(_AGENTS)))
-                together.append(jobs / (perf_counter() - began))
-    what = f"{store}, over the socket of a node: take and report a job"
+                bare_ms.append(statistics.median([await _timed(agent.look_twice) for _ in range(jobs)]))
+                went_ms = await agent.work_on(jobs)
+                next_ms.append(statistics.median(went_ms))
+                single.append(1e3 * jobs / sum(went_ms))
+                await agent.schedule(_TOGETHER * jobs)
+            together.append(await _rate_of_many(socket))
+    what = f"{store}, over the socket of a node"
+    target = at_most(_TARGET_MS[store], Of.OURS)
     return [
         Figure(
             f"agent-alone-{store}",
-            f"{what}, one agent / two requests that do nothing",
+            f"{what}: take and report a job, one agent / two requests that do nothing",
             "ms",
             alone_ms,
             bare_ms,
-            at_most(_TARGET_MS[store], Of.OURS),
+            target,
+        ),
+        Figure(
+            f"agent-next-{store}",
+            f"{what}: report a job and take the next in one request, one agent / in two requests",
+            "ms",
+            next_ms,
+            alone_ms,
+            target,
         ),
         Figure(
             f"agent-64-{store}",
-            f"{what}, 64 agents / one agent",
+            f"{what}: report a job and take the next, 64 agents / one agent",
             "jobs/s",
             together,
             single,
             at_least(_TARGET_RATE, Of.OURS) if store == "file" else None,
         ),
     ]
+
+
+async def _rate_of_many(socket: Path) -> float:
+    """Return how many jobs a second many agents work on until there are none left."""
+    async with AsyncExitStack() as stack:
+        wires = [
+            await stack.enter_async_context(HttpWire.to_socket(socket, f"agent-{each}"))
+            for each in range(_AGENTS)
+        ]
+        began = perf_counter()
+        took = await asyncio.gather(*(_Agent(wire).work_on(_ALL) for wire in wires))
+        return sum(map(len, took)) / (perf_counter() - began)
 
 
 async def granted(environment: BenchEnvironment) -> list[Figure]:
@@ -129,13 +179,3 @@ async def _timed(work: Callable[[], Awaitable[object]]) -> float:
     began = perf_counter()
     await work()
     return (perf_counter() - began) * 1e3
-
-
-async def _twice(client: _Client) -> None:
-    await client.look()
-    await client.look()
-
-
-async def _until_none(client: _Client, agent: str) -> None:
-    while await client.work(agent):
-        pass

@@ -97,7 +97,7 @@ async def _node(environment_: BenchEnvironment) -> AsyncIterator[str]:
     settings = FILE.settings(environment_.folder, None, http=True, bind="127.0.0.1:0", **tokens)
     await _populate(settings)
     async with up_node(environment_.folder / "node", environment(settings)) as node:
-        async with HttpWire(node.url, _TOKEN) as wire:
+        async with HttpWire.to_url(node.url, _TOKEN) as wire:
             for number in range(_LOCKS):
                 body = {"keys": [f"file:{number}/{_NASTY}"], "agent": "holder", "ttl": "1h"}
                 answer = await wire.ask("POST", "/v1/locks", orjson.dumps(body))

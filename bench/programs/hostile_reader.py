@@ -106,7 +106,7 @@ class HostileReader:
     async def _connect(self, rng: random.Random) -> None:
         while True:
             try:
-                async with HttpWire(self._url, self._token) as wire:
+                async with HttpWire.to_url(self._url, self._token) as wire:
                     await self._use(wire, rng)
             except (OSError, EOFError, TimeoutError) as error:
                 self.answers[type(error).__name__] += 1
@@ -124,7 +124,7 @@ class HostileReader:
 
 
 async def _serve(url: str, token: str, connections: int, only: str) -> None:
-    async with HttpWire(url, token) as wire:
+    async with HttpWire.to_url(url, token) as wire:
         requests = [each for each in _requests(await _names(wire)) if only in each[1]]
     reader = HostileReader(url, token, requests)
     print("ready", flush=True)

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
+
+Connect = Callable[[], Awaitable[tuple[StreamReader, StreamWriter]]]
+"""Opens a connection."""
 
 _PIECE: Final = 2**18
 _PATIENCE_S: Final = 60.0
@@ -20,14 +27,25 @@ class WireAnswer(NamedTuple):
 class HttpWire:
     """One connection to a service."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, connect: Connect, headers: str) -> None:
+        self._connect = connect
+        self._head = f" HTTP/1.1\r\nHost: bench\r\n{headers}\r\n"
+
+    @classmethod
+    def to_url(cls, url: str, token: str) -> Self:
+        """Return a connection to an address, with a token."""
         parts = urlsplit(url)
-        self._address = parts.hostname or "", parts.port or 80
-        self._head = f" HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n"
+        connect = partial(asyncio.open_connection, parts.hostname or "", parts.port or 80)
+        return cls(connect, f"Authorization: Bearer {token}")
+
+    @classmethod
+    def to_socket(cls, path: Path, agent: str) -> Self:
+        """Return a connection to the socket of a node, of an agent."""
+        return cls(partial(asyncio.open_unix_connection, path), f"Vox-Agent: {agent}")
 
     async def __aenter__(self) -> Self:
         async with asyncio.timeout(_PATIENCE_S):
-            self._reader, self._writer = await asyncio.open_connection(*self._address)
+            self._reader, self._writer = await self._connect()
         return self
 
     async def __aexit__(self, *_: object) -> None:

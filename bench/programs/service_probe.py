@@ -49,12 +49,12 @@ class ServiceProbe:
         return took
 
     async def _livez(self) -> None:
-        async with HttpWire(self._url, self._token) as wire:
+        async with HttpWire.to_url(self._url, self._token) as wire:
             if (await wire.ask("GET", "/livez")).status != HTTPStatus.OK:
                 raise ConnectionError
 
     async def _lock(self) -> None:
-        async with HttpWire(self._url, self._token) as wire:
+        async with HttpWire.to_url(self._url, self._token) as wire:
             granted = await wire.ask("POST", "/v1/locks", _ACQUIRE)
             if granted.status != HTTPStatus.CREATED:
                 raise ConnectionError

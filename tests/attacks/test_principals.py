@@ -206,6 +206,7 @@ async def test_a_header_can_name_no_other(served: ServedNode, agents: list[Signi
     path = "/v1/rhythm/beat"
     assert (await coder.ask("GET", path, **{"Vox-Agent": "coder"})).status_code == 200
     assert_problem(await coder.ask("GET", path, **{"Vox-Agent": "eve"}), 403, "not_your_name")
+    assert (await unal.ask("GET", path)).status_code == 200  # learns since when the node runs
     own = [*unal.signed("GET", path).headers.raw, (b"Vox-Agent", unal.name.encode())]
     assert (await served.client.get(path, headers=own)).status_code == 200
     for names in ((b"coder", b"eve"), (b"eve", b"coder")):

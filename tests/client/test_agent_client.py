@@ -24,7 +24,7 @@ from vox_mesh.errors import (
     StaleClaim,
     Unreachable,
 )
-from vox_mesh.jobs.work.reports import needs_input
+from vox_mesh.jobs.work.reports import needs_input, succeeded
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.locks.records import iso_of
@@ -58,6 +58,12 @@ async def test_a_job_is_taken_worked_on_and_reported(client: AgentClient, node: 
     assert (again.answer, again.checkpoint, again.job.attempts) == ("b", {"at": 3}, 2)
     done = await client.work.succeed(again.job, again.claim_token, {"files": 3}, exit_code=0)
     assert done.state == JobState.SUCCEEDED
+    first, second = [await client.jobs.schedule("test", n) for n in (1, 2)]
+    (taken,) = await client.work.take(kinds=["test"], wait=5)
+    (taken,) = await client.work.report_and_take(
+        taken.job, taken.claim_token, succeeded("ok"), ["test"], wait=5
+    )
+    assert (taken.job.job_id, await node.jobs.result(first.job_id)) == (second.job_id, "ok")
     assert (await client.jobs.wait(job, timeout=5)).job_id == job.job_id
     assert await node.jobs.result(job.job_id) == {"files": 3}
     with pytest.raises(StaleClaim):

@@ -129,6 +129,7 @@ def test_every_example_is_valid(variable: str, monkeypatch: pytest.MonkeyPatch) 
 
 BAD = [
     ("VOX_MESH_ENABLED", "perhaps", "boolean"),
+    ("VOX_MESH_NODE", "/run/agents.sock", "unix:PATH"),
     ("VOX_MESH_NODE_ID", "-x", "letters"),
     ("VOX_MESH_NODE_ID", "../up", "letters"),
     ("VOX_MESH_NODE_ID", "x" * 65, "64"),

@@ -49,18 +49,14 @@ class ClientWork:
             raise BadValue(
                 f"jobs are taken for {self._connection.agent}, the agent of this client, got {agent!r}"
             )
-        body = {
-            "kinds": list(kinds),
-            "count": count,
-            "lease": seconds_or_none("lease", lease),
-            "capacity": capacity,
-            "tags": [*tags],
-        }
         waiting = LongWait(seconds_of("wait", wait))
+        return await self._take(_wanted(kinds, count, lease, capacity, tags), waiting)
+
+    async def _take(self, wanted: Mapping[str, Any], waiting: LongWait) -> list[TakenJob]:
         while True:
             step = waiting.next_step()
             found = await self._connection.post(
-                "/v1/jobs/take", {**body, "wait": step}, timeout_s=step + CALL_S
+                "/v1/jobs/take", {**wanted, "wait": step}, timeout_s=step + CALL_S
             )
             if found or waiting.is_last:
                 return [taken_of(each) for each in found]
@@ -116,17 +112,32 @@ class ClientWork:
 
     async def report(self, job: JobName, claim_token: int, report: Report) -> Job:
         """Report how the attempt went. Raises `StaleClaim` if the claim is over."""
-        fields: dict[str, Any] = {
-            "reason": None if report.question is not None else report.reason,
-            "result": report.result,
-            "exit_code": report.exit_code,
-            "usage": report.usage.as_json() or None,
-        }
-        if report.question is not None:
-            fields["question"] = question_fields(report.question)
-        elif report.delay_ms is not None:
-            fields["delay"] = report.delay_ms / 1_000
-        return await self._report(job, claim_token, report.outcome, retry=report.may_retry, **fields)
+        return job_of(await self._connection.post(path_of(job, "/report"), _reported(claim_token, report)))
+
+    async def report_and_take(
+        self,
+        job: JobName,
+        claim_token: int,
+        report: Report,
+        kinds: Sequence[str] = ("*",),
+        *,
+        count: int = 1,
+        wait: Duration = 0.0,
+        lease: Duration | None = None,
+        capacity: int | None = None,
+        tags: Iterable[str] = (),
+    ) -> list[TakenJob]:
+        """Report how the attempt went, and take jobs in the same request, which costs less than two.
+
+        The report stands, even if taking fails.
+        """
+        waiting, wanted = LongWait(seconds_of("wait", wait)), _wanted(kinds, count, lease, capacity, tags)
+        step = waiting.next_step()
+        body = {**_reported(claim_token, report), "take": {**wanted, "wait": step}}
+        answer = await self._connection.post(path_of(job, "/next"), body, timeout_s=step + CALL_S)
+        if answer["taken"] or waiting.is_last:
+            return [taken_of(each) for each in answer["taken"]]
+        return await self._take(wanted, waiting)
 
     async def succeed(
         self,
@@ -170,6 +181,41 @@ class ClientWork:
     async def _report(self, job: JobName, claim_token: int, outcome: str, **fields: Any) -> Job:
         body = {"claim_token": claim_token, "outcome": str(outcome), **fields}
         return job_of(await self._connection.post(path_of(job, "/report"), body))
+
+
+def _wanted(
+    kinds: Sequence[str],
+    count: int,
+    lease: Duration | None,
+    capacity: int | None,
+    tags: Iterable[str],
+) -> dict[str, Any]:
+    """Return which jobs to take, as the API takes it, except how long to wait."""
+    return {
+        "kinds": list(kinds),
+        "count": count,
+        "lease": seconds_or_none("lease", lease),
+        "capacity": capacity,
+        "tags": [*tags],
+    }
+
+
+def _reported(claim_token: int, report: Report) -> dict[str, Any]:
+    """Return a report as the API takes it."""
+    fields: dict[str, Any] = {
+        "claim_token": claim_token,
+        "outcome": str(report.outcome),
+        "reason": None if report.question is not None else report.reason,
+        "result": report.result,
+        "exit_code": report.exit_code,
+        "retry": report.may_retry,
+        "usage": report.usage.as_json() or None,
+    }
+    if report.question is not None:
+        fields["question"] = question_fields(report.question)
+    elif report.delay_ms is not None:
+        fields["delay"] = report.delay_ms / 1_000
+    return fields
 
 
 def question_fields(question: Question) -> dict[str, Any]:

@@ -102,6 +102,7 @@ async def open_store_of(
             interceptor=journal,
             stats=stats,
             wal=getattr(engine, "wal", None),
+            answer_now=getattr(engine, "answer_now", None),
             monotonic=injected.monotonic,
             chance=injected.chance,
         )

@@ -84,7 +84,10 @@ def _node_address(value: str) -> str:
         if not value.removeprefix(UNIX).startswith("/"):
             raise ValueError("the path after unix: must be absolute")
         return value
-    return _control_address(value)
+    if "://" not in value:
+        raise ValueError("must be unix:PATH, http://HOST:PORT or https://HOST")
+    url, mark, named = value.partition("#")
+    return _control_address(url) + mark + named
 
 
 def _bind_address(value: str) -> str:

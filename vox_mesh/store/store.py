@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self
 
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
@@ -83,6 +82,7 @@ class Store(RenamedAttributes):
         interceptor: WriteInterceptor | None = None,
         stats: StoreStats | None = None,
         wal: WalWatch | None = None,
+        answer_now: Callable[[Statement], Rows | None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -104,6 +104,7 @@ class Store(RenamedAttributes):
         self.spool_queue = spool_queue
         self._slot = slot
         self._wal = wal
+        self._answer_now = answer_now
         self._replica = replica
         self._changes = Changes() if changes is None else changes
         self._server_poll: ServerPoll | None = None
@@ -182,7 +183,8 @@ class Store(RenamedAttributes):
         self._refuse_if_closed()
         statement = Statement(sql, params)
         replica = self._replica if self._schema_version and not fresh else None
-        rows = None if replica is None else replica.answer_now(statement)
+        answer_now = self._answer_now if replica is None else replica.answer_now
+        rows = answer_now(statement) if answer_now is not None and self._schema_version else None
         if rows is not None:
             return rows
         deadline = self._deadline(timeout)
@@ -485,9 +487,7 @@ class Store(RenamedAttributes):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

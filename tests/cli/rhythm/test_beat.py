@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
+from contextlib import aclosing
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any, Final
@@ -14,10 +16,14 @@ import pytest
 
 from tests.cli.conftest import VoxCommand, assert_wrong_usage
 from tests.cli.terminals import terminal
+from tests.support.nodes.virtual_time import dependencies, in_virtual_time
+from vox_mesh import Mesh, Settings
 from vox_mesh.cli import app
+from vox_mesh.cli.rhythm import beat
 from vox_mesh.model.locks.records import iso_of, milliseconds_at
 from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.tempo import window_id
+from vox_mesh.views.rhythm import BeatView, beat_of
 
 FAST: Final = "{cluster_id: east, initial_bpm: 600, bar_len_beats: 5, phases: {plan: 1, work: 3, review: 1}}"
 STRIPS: Final = ["|#|---|-|", "|=|#--|-|", "|=|=#-|-|", "|=|==#|-|", "|=|===|#|"]
@@ -77,6 +83,23 @@ def test_followed_it_tells_each_beat_when_it_begins_until_ctrl_c(fast: VoxComman
     assert all(earlier["hlc"] < later["hlc"] for earlier, later in pairwise(reported))
     first = STRIPS.index(drawn[0])
     assert drawn == [STRIPS[(first + beat) % 5] for beat in range(12)]
+
+
+@in_virtual_time
+async def test_beats_that_begin_while_the_current_one_is_read_are_told_too() -> None:
+    async def slowly(mesh: Mesh) -> BeatView:
+        seen = await beat_of(mesh)
+        await asyncio.sleep(5.0)
+        return seen
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(beat, "beat_of", slowly)
+        async with (
+            Mesh.open(Settings(enabled=False, node_id="ann"), dependencies()) as mesh,
+            aclosing(beat._beats(mesh)) as beats,
+        ):
+            epochs = [milliseconds_at((await anext(beats)).beat_epoch) for _ in range(6)]
+    assert len({later - earlier for earlier, later in pairwise(epochs)}) == 1
 
 
 def test_on_a_terminal_one_line_is_drawn_again_and_again(fast: VoxCommand) -> None:

@@ -66,6 +66,30 @@ async def test_an_agent_works_on_a_job_from_take_to_report(served: ServedNode, k
     assert "take another" in late.json()["hint"]
 
 
+async def test_an_agent_reports_and_takes_the_next_job_in_one_request(served: ServedNode, kind: str) -> None:
+    first, second = [await served.node.jobs.schedule(kind, {"n": n}) for n in (1, 2)]
+    (taken,) = await post(served, "/v1/jobs/take", {"kinds": [kind]}, "next")
+    path = f"/v1/jobs/{first.job_id}/next"
+    report = {"claim_token": taken["claim_token"], "outcome": "succeeded"}
+    take = {"kinds": [kind], "capacity": 1, "request_id": "second"}
+    unnamed = await served.ask("POST", path, {**report, "take": take})
+    assert_problem(unnamed, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_value")  # and nothing is reported
+    answers = [await post(served, path, {**report, "take": take}, "next") for _ in range(2)]  # one is lost
+    assert answers[0] == answers[1]
+    assert (answers[0]["job_id"], answers[0]["state"]) == (first.job_id, "succeeded")
+    (taken,) = answers[0]["taken"]
+    assert (taken["job_id"], taken["payload"], taken["agent"]) == (second.job_id, {"n": 2}, "next")
+    stale = {"claim_token": taken["claim_token"] + 1, "outcome": "succeeded", "take": {"kinds": [kind]}}
+    third = await served.node.jobs.schedule(kind, {"n": 3})
+    late = await served.ask("POST", f"/v1/jobs/{second.job_id}/next", stale, headers={"Vox-Agent": "next"})
+    assert_problem(late, HTTPStatus.CONFLICT, "stale_claim")
+    assert (await served.node.jobs.find(third.job_id)).state == "pending"  # nothing is taken then
+    last = {"claim_token": taken["claim_token"], "outcome": "failed", "reason": "no", "retry": False}
+    last["take"] = {"kinds": ["other.*"]}
+    ended = await post(served, f"/v1/jobs/{second.job_id}/next", last, "next")
+    assert (ended["state"], ended["taken"]) == ("failed", [])
+
+
 async def test_a_take_waits_and_one_whose_client_has_gone_gets_nothing(served: ServedNode, kind: str) -> None:
     body = {"kinds": [kind], "wait": 30}
     with pytest.raises(httpx.ReadTimeout):

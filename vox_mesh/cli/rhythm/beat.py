@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 import click
@@ -17,7 +17,7 @@ from vox_mesh.cli.support.session import run_on_mesh, run_until_signalled, start
 from vox_mesh.errors import MeshError
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.locks.records import milliseconds_at
-from vox_mesh.model.rhythm.plan import TempoSource
+from vox_mesh.model.rhythm.plan import BeatFrame, TempoSource
 from vox_mesh.model.rhythm.ucxl import parse
 from vox_mesh.settings import Settings
 from vox_mesh.views.rhythm import BeatView, beat_of, moment_of
@@ -87,14 +87,37 @@ async def _follow(mesh: Mesh, *, as_json: bool) -> None:
 
 async def _beats(mesh: Mesh) -> AsyncGenerator[BeatView, None]:
     """Yield the current beat, then each when it begins. The leader is read once per bar."""
-    seen = await beat_of(mesh)
-    yield seen
-    leader = seen.leader
-    async for frame in mesh.rhythm.beats():
-        if frame.downbeat:
-            with suppress(MeshError):  # beats continue while the database is away
-                leader = (await beat_of(mesh)).leader
-        yield BeatView.of_frame(frame, leader)
+    async with _listening(mesh.rhythm.beats()) as frames:  # a beat may begin while the current one is read
+        seen = await beat_of(mesh)
+        yield seen
+        leader = seen.leader
+        async for frame in frames:
+            if frame.beat_epoch <= seen.beat_epoch:
+                continue
+            if frame.downbeat:
+                with suppress(MeshError):  # beats continue while the database is away
+                    leader = (await beat_of(mesh)).leader
+            yield BeatView.of_frame(frame, leader)
+
+
+@asynccontextmanager
+async def _listening(beats: AsyncGenerator[BeatFrame, None]) -> AsyncIterator[AsyncIterator[BeatFrame]]:
+    """Yield the beats from now on, not only from when the first one is asked for."""
+    first = asyncio.ensure_future(anext(beats, None))
+    await asyncio.sleep(0)
+
+    async def frames() -> AsyncIterator[BeatFrame]:
+        if (frame := await first) is not None:
+            yield frame
+        async for frame in beats:
+            yield frame
+
+    try:
+        yield frames()
+    finally:
+        first.cancel()
+        await asyncio.wait([first])
+        await beats.aclose()
 
 
 def _line(seen: BeatView, mesh: Mesh) -> str:

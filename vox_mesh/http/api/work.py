@@ -103,18 +103,26 @@ async def _give_back(mesh: MeshServices, taken: list[TakenView]) -> None:
 @WORK.post("/v1/jobs/take", needs=TAKE, takes_s=_WAIT_TIMEOUT_S, load=Load.TAKE, undo=_give_back)
 async def take_jobs(mesh: MeshServices, body: TakeRequest) -> list[TakenView]:
     """Take ready jobs for the agent in the header `Vox-Agent`, and wait for one if there is none."""
+    return await _take(mesh, _named_agent(), body)
+
+
+def _named_agent() -> str:
     agent = current_agent()
     if agent is None:
         raise BadValue("no agent given", hint="send its name in the header Vox-Agent")
+    return agent
+
+
+async def _take(mesh: MeshServices, agent: str, wanted: TakeRequest) -> list[TakenView]:
     taken = await mesh.work.take(
         agent,
-        body.kinds,
-        count=body.count,
-        wait=body.wait,
-        lease=body.lease,
-        capacity=body.capacity,
-        tags=body.tags,
-        request_id=body.request_id,
+        wanted.kinds,
+        count=wanted.count,
+        wait=wanted.wait,
+        lease=wanted.lease,
+        capacity=wanted.capacity,
+        tags=wanted.tags,
+        request_id=wanted.request_id,
     )
     return [TakenView.of(each) for each in taken]
 
@@ -279,6 +287,43 @@ class ReportRequest(ClaimedRequest):
 async def report_job(mesh: MeshServices, job: JobName, body: ReportRequest) -> JobView:
     """Report how an attempt went; a late report is refused, a repeated one is answered again."""
     return JobView.of(await mesh.work.report(job, body.claim_token, body.report))
+
+
+class NextRequest(ReportRequest):
+    """How the attempt went, and which jobs to take then, as in a request of its own."""
+
+    take: TakeRequest
+
+    @property
+    def item_count(self) -> int:
+        """The maximum number of jobs that it takes."""
+        return self.take.item_count
+
+    @property
+    def waits_s(self) -> float:
+        """How long it may wait."""
+        return self.take.waits_s
+
+
+@dataclass(frozen=True)
+class NextView:
+    """The reported job and its state, and the jobs that were taken then."""
+
+    job_id: str
+    state: str
+    taken: list[TakenView]
+
+
+async def _give_back_next(mesh: MeshServices, answer: NextView) -> None:
+    await _give_back(mesh, answer.taken)
+
+
+@WORK.post("/v1/jobs/{job}/next", needs=TAKE, takes_s=_WAIT_TIMEOUT_S, load=Load.TAKE, undo=_give_back_next)
+async def report_and_take(mesh: MeshServices, job: JobName, body: NextRequest) -> NextView:
+    """Report how an attempt went, and take jobs; the report stands, even if taking fails."""
+    agent = _named_agent()
+    reported = await mesh.work.report(job, body.claim_token, body.report)
+    return NextView(reported.job_id, reported.state, await _take(mesh, agent, body.take))
 
 
 # --- questions -----------------------------------------------------------------------------------

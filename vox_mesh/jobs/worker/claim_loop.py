@@ -30,7 +30,7 @@ _RETRY_DELAY_S: Final = 1.0
 _ERROR_BACKOFF_S: Final = (0.5, 5.0)  # the first and the longest delay after looks that raised an error
 _RACE_BACKOFF_S: Final = (0.02, 1.0)  # the same after claims that other nodes have won
 _IDLE_PAUSE_FACTOR: Final = 4  # pause after a look that claimed nothing, as a multiple of its duration
-_ABSENT_PAUSE_FACTOR: Final = 9  # the same after one that found no kind of this worker
+_ABSENT_PAUSE_FACTOR: Final = 19  # the same after one that found no kind of this worker
 _GATHER_FACTOR: Final = 2  # wait for more free capacity after a claim, as a multiple of its duration
 _MAX_PAUSE_S: Final = 0.03
 

@@ -243,7 +243,7 @@ class Approvals:
         grant_id = approving_grant(await self._grant_log.history(), request, agent, self._clock.now_ms)
         if grant_id is not None:
             return self._permits.by(agent, grant_id), None
-        permit = self._permits.by(agent, None)._replace(mesh=None)
+        permit = self._permits.without_grant(agent)
         if agent == request.agent:
             return permit, _OWN if kind == APPROVE else None
         is_owner = agent == author.node_id and await self._ownership.may_act(author.chain, author.key.public)

@@ -177,12 +177,16 @@ class FileEngine:
 
     async def query(self, statement: Statement) -> Rows:
         """Run a query: in the loop's thread if it is fast, else in the reading thread."""
+        rows = self.answer_now(statement)
+        return await self._reader.do(lambda: self._query(statement)) if rows is None else rows
+
+    def answer_now(self, statement: Statement) -> Rows | None:
+        """Run a query in the loop's thread; `None` if the reading thread must answer."""
         reader = self._inline_reader
         if self._loop_turn.has_time and not reader.is_slow(statement):
             with suppress(TooLong):
-                if (rows := reader.query_inline(statement, QUICK_S)) is not None:
-                    return rows
-        return await self._reader.do(lambda: self._query(statement))
+                return reader.query_inline(statement, QUICK_S)
+        return None
 
     def _query(self, statement: Statement) -> Rows:
         began = time.perf_counter()
