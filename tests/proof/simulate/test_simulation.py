@@ -25,7 +25,7 @@ from proof.workload import FunctionWorkload, WorkloadContext
 _SEEDS = 28
 _CASES = 4
 _A_CASE = _SEEDS // _CASES
-_WITH_GRANTS = ("grants", "locks", "jobs")
+_WITH_GRANTS = ("grants", "limits", "locks", "jobs")
 _OFTEN_CANCELLED = 32_902
 _ELSEWHERE = "from proof.simulate.trial import run_seed; print(run_seed(7).digest)"
 

@@ -219,7 +219,7 @@ class Grants:
             canonical({"grant": grant_id}),
             Statement(_SQL["refuse_unless_granted"], values, refusal=_NOT_IN_FORCE),
             Statement(_SQL["revoke"], values),
-            end_usage(self._mesh),
+            *end_usage(self._mesh),
         )
 
     def _terms(
@@ -243,7 +243,7 @@ class Grants:
             signed.payload,
             *guards,
             Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE, _KEPT_MS)),
-            end_usage(self._mesh),
+            *end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
 
