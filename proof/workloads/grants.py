@@ -38,7 +38,7 @@ async def run(context: WorkloadContext) -> None:
     mesh, rng = context.mesh, context.rng
     is_admitted = False
     async for _ in context.rounds():
-        may_decide = rng.random() < _DECIDES and await _is_owner(context)
+        may_decide = rng.random() < _DECIDES and await is_owner(context)
         if may_decide and not is_admitted:
             with context.recorder.operation("grant.admit") as record:
                 for agent in _AGENTS:
@@ -54,7 +54,8 @@ async def run(context: WorkloadContext) -> None:
             await _act(context)
 
 
-async def _is_owner(context: WorkloadContext) -> bool:
+async def is_owner(context: WorkloadContext) -> bool:
+    """Return whether this node is the owner's."""
     mesh = context.mesh
     try:
         return await mesh.ownership.may_act(mesh.identity.chain, mesh.identity.key.public)
