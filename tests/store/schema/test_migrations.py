@@ -99,7 +99,7 @@ _WRITTEN: Final = {
     21: "INSERT INTO tempo_incidents VALUES ('', '', 'failover', 1, 'stored-1', NULL, 'op')",
     26: "INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, lease_ms)"
     " VALUES ('', '', 'job', 7, 'ada', 60000)",
-    29: "INSERT INTO job_questions VALUES ('', '', 'job', 'op', 'ada', NULL, 1, NULL, NULL, NULL, '{}', NULL)",
+    29: "INSERT INTO job_questions VALUES ('', '', 'job', 'op', 'ada', NULL, 1, NULL, NULL, NULL, '', NULL)",
 }
 """What nodes write since each version."""
 

@@ -202,6 +202,10 @@ class Grants:
 
     def _delegation_guards(self, parent: Grant, grant: Grant) -> Iterator[Statement]:
         """Yield the guards of a delegation: agents make them, and each stays in the log."""
+        # Both agents still have the keys that the grants name: one that was replaced may be stolen.
+        for each in (parent, grant):
+            is_admitted = (*self._mesh, each.agent, each.agent_key)
+            yield Statement(_SQL["refuse_unless_admitted"], is_admitted, refusal=_NOT_ADMITTED)
         of_parent = (*self._mesh, parent.grant_id)
         in_force = (*of_parent, MAX_DELEGATIONS)
         yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_IN_FORCE)
