@@ -261,7 +261,7 @@ def _fields(
 
 
 def _first_given(options: Mapping[str, Any]) -> str:
-    """Return the first of the options that has a value, as it is written."""
+    """Return the first of the options that has a value, in the way users write it."""
     names = {each.name: each.opts[0] for each in click.get_current_context().command.params}
     return next(names[name] for name, value in options.items() if value not in (None, ()))
 
