@@ -33,6 +33,7 @@ from proof.workloads.counters import COUNTERS
 from proof.workloads.effects import EFFECTS
 from proof.workloads.grants import GRANTS
 from proof.workloads.jobs import JOBS
+from proof.workloads.limits import LIMITS
 from proof.workloads.locks import LOCKS
 from proof.workloads.looks import LOOKS
 from proof.workloads.messages import MESSAGES
@@ -47,7 +48,9 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
     *(JOBS, MESSAGES, OPLOG, BEATS),
 )
 
-OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (*(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS),)
+OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
+    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS),
+)
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
 CHECKS: Final[tuple[Check, ...]] = (

@@ -421,7 +421,7 @@ CREATE TABLE IF NOT EXISTS grants (
     parent_id     TEXT,                  -- the grant it was delegated from
     from_ms       INTEGER NOT NULL,
     until_ms      INTEGER,
-    reserved_mbu  INTEGER NOT NULL DEFAULT 0,  -- of its budget: what jobs may cost, in thousandths of beats
+    reserved_mbu  INTEGER NOT NULL DEFAULT 0,  -- of its budget: what jobs cost, or may cost, in thousandths of beats
     PRIMARY KEY (scope_id, repository_id, grant_id)
 ) WITHOUT ROWID;
 
@@ -440,6 +440,17 @@ CREATE TABLE IF NOT EXISTS grant_usage (
     item          TEXT    NOT NULL,
     used_ms       INTEGER NOT NULL,
     PRIMARY KEY (scope_id, repository_id, grant_id, capability, kind, item)
+) WITHOUT ROWID;
+
+-- What jobs have reserved of the budgets of grants. A row is removed when it is settled, since its job has ended, and
+-- with its grant.
+CREATE TABLE IF NOT EXISTS grant_reservations (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    grant_id      TEXT    NOT NULL,
+    reserved_mbu  INTEGER NOT NULL,      -- what the job may cost, in thousandths of beats
+    PRIMARY KEY (scope_id, repository_id, job_id, grant_id)
 ) WITHOUT ROWID;
 
 -- Nodes that the owner has admitted: in a strict mesh, only these join. Older nodes do not check it.

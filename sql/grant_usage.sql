@@ -96,11 +96,6 @@ SELECT l.grant_id, l.capability, NOW_MS AS now_ms,
             ORDER BY u.used_ms DESC)) AS used
 FROM limits AS l
 
--- name: reserved
--- What the jobs that were scheduled by grants (?3) may cost, in thousandths of beats. A value of another type is planted.
-SELECT grant_id, CAST(reserved_mbu AS INTEGER) AS reserved_mbu FROM grants
-WHERE OF_MESH AND grant_id IN (SELECT value FROM json_each(?3))
-
 -- name: end
 -- The uses of grants that are not in force any more.
 DELETE FROM grant_usage WHERE OF_MESH AND NOT EXISTS (

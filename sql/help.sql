@@ -8,7 +8,9 @@ scope_id = ?1 AND repository_id = ?2 AND thread_id = ?3
 
 -- part: THREAD
 thread_id, asker, task_id, asked_ms, closes_ms, state, helper, promise_beats, confidence, fail_after_beats, on_fail,
-promised_ms, due_ms, ended_ms, answer_id
+promised_ms, due_ms, ended_ms, answer_id,
+(SELECT CAST(m.receiver_agent AS TEXT) FROM a2a_messages AS m
+ WHERE m.scope_id = ?1 AND m.repository_id = ?2 AND m.message_uuid = help_threads.thread_id)
 
 -- name: ask
 INSERT INTO help_threads (scope_id, repository_id, thread_id, asker, task_id, state, asked_ms, closes_ms)

@@ -95,21 +95,6 @@ SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.v
 FROM ITEMS WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
 
--- name: reserve_of_grants
--- What the new jobs may cost. A job that was there is not counted again. ?6: the pairs of a grant and its budget, and
--- the costs by job.
-UPDATE grants SET reserved_mbu = reserved_mbu + (
-    SELECT total(c.atom) FROM json_each(?6, '$[1]') AS c CROSS JOIN jobs AS j
-        ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = c.key
-    WHERE j.last_op = ?3)
-WHERE scope_id = ?1 AND repository_id = ?2 AND grant_id IN (SELECT b.value ->> 0 FROM json_each(?6, '$[0]') AS b)
-
--- name: refuse_over_grant_budget
-INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
-    SELECT 1 FROM json_each(?6, '$[0]') AS b CROSS JOIN grants AS g
-        ON g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = b.value ->> 0
-    WHERE g.reserved_mbu > b.value ->> 1)
-
 -- name: link
 -- The dependencies of the new jobs.
 INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)

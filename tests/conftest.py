@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -41,6 +42,12 @@ hypothesis.settings.load_profile("vox-mesh")
 def pytest_configure() -> None:
     """Draw the seed before the workers start, so that they inherit it."""
     seed_of_run()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests, which stay to the end, from each later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -6,8 +6,12 @@ which entry of the log each was committed, so that the grants in force at that m
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+import orjson
 
 from proof.final_state import Row, final_rows
 from proof.history import History
@@ -15,9 +19,12 @@ from proof.verdicts import Check
 from proof.witness import ACQUISITIONS, SENDS, TAKES
 from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.audit import APPROVAL_OPS, GRANT_OPS, GrantAudit
-from vox_mesh.model.grants.capability import ACQUIRE, SEND, TAKE, Act
+from vox_mesh.model.grants.budget_audit import BudgetAudit
+from vox_mesh.model.grants.capability import ACQUIRE, SCHEDULE, SEND, TAKE, Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant
 from vox_mesh.model.grants.history import GrantHistory, GrantRecord
+from vox_mesh.model.grants.limits import MILLI, budgets_of, most_cost
+from vox_mesh.model.jobs import records
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import GRANT
 
@@ -103,6 +110,8 @@ def nothing_without_grant(history: History) -> Iterator[str | int]:
         audit.check(entry)
     for entry in grants.entries:
         audit.hear_schedule(entry)
+    for entry in grants.entries:
+        audit.hear_job(entry)
     for finding in audit.findings:
         yield f"op {finding.op_id} of {finding.chain}: {finding.what}"
     for deed in grants.deeds():
@@ -131,6 +140,71 @@ def revoked_at_commit(history: History) -> Iterator[str | int]:
             yield f"grant {row['grant_id']} of {row['agent_id']} was revoked, and is in force"
 
 
+def grant_budget_settled(history: History) -> Iterator[str | int]:
+    """Follow the log for what was left when jobs were scheduled; compare the rest with what they did cost."""
+    grants = _Grants(history)
+    audit = BudgetAudit(grants.history)
+    for hear in (audit.check, audit.hear_schedule, audit.hear_job):
+        for entry in grants.entries:
+            hear(entry)
+    for finding in audit.findings:
+        yield f"op {finding.op_id} of {finding.chain}: {finding.what}"
+    counted = _counted_of_budgets(history, grants)
+    for row in final_rows(history, "grants"):
+        if row["grant_id"] in counted:
+            yield 1
+            if row["reserved_mbu"] != counted[row["grant_id"]]:
+                yield (
+                    f"{row['reserved_mbu']} thousandths of beats of grant {row['grant_id']} are used, "
+                    f"and its jobs cost {counted[row['grant_id']]}"
+                )
+
+
+def _counted_of_budgets(history: History, grants: _Grants) -> Counter[str]:
+    """Return by grant what its jobs did cost, or may cost while that is not known."""
+    spent = Counter[str]()
+    for row in final_rows(history, "phrase_ends"):
+        spent[row["job_id"]] += math.ceil(row["bu"] * MILLI)
+    is_open = {row["job_id"] for row in final_rows(history, "jobs") if row["ended_ms"] is None}
+    is_open |= {row["job_id"] for row in final_rows(history, "phrase_begins")}
+    counted, known = Counter[str](), set[str]()
+    for entry in grants.entries:
+        if entry.kind == records.SCHEDULE:
+            jobs = {each["job_id"]: each for each in orjson.loads(entry.payload)["jobs"]}
+            for budget in budgets_of(grants.history.chain(entry.grant or ""), [Act(SCHEDULE)]):
+                for job_id in jobs.keys() - known:
+                    most = most_cost(jobs[job_id]["kind"], jobs[job_id]["manifest"])
+                    counted[budget.grant_id] += most if job_id in is_open else spent[job_id]
+            known |= jobs.keys()
+    return counted
+
+
+def grant_rate_kept(history: History) -> Iterator[str | int]:
+    """Find the periods in which an agent has sent more messages than the rates of its grants allow."""
+    grants = _Grants(history)
+    sent = defaultdict[str, list[_Deed]](list)
+    for deed in grants.deeds():
+        if deed.act.action == SEND:
+            sent[deed.agent].append(deed)
+    for agent, deeds in sent.items():
+        found = {record for deed in deeds for record in grants.covering(deed)}
+        rates = [
+            each.rate
+            for record in found
+            for each in record.grant.terms.capabilities
+            if each.act.action == SEND
+        ]
+        limits = [rate for rate in rates if rate is not None]
+        if len(limits) < len(rates):
+            continue  # one of its grants has no limit
+        times, window_ms = sum(rate.times for rate in limits), min(rate.window_ms for rate in limits)
+        for number, deed in enumerate(deeds[times:]):
+            yield 1
+            period_ms = deed.at_ms - deeds[number].at_ms
+            if period_ms < window_ms:
+                yield f"{agent} has sent {times + 1} messages within {period_ms} ms, to {deed.log_id}"
+
+
 GRANT_CHECKS: Final = (
     Check(
         "nothing-without-grant",
@@ -141,5 +215,15 @@ GRANT_CHECKS: Final = (
         "revoked-at-commit",
         "nothing is committed by a grant after its revocation, or by a delegation of it",
         revoked_at_commit,
+    ),
+    Check(
+        "grant-budget-settled",
+        "jobs are scheduled within the budgets of grants, which they are charged what they cost, once",
+        grant_budget_settled,
+    ),
+    Check(
+        "grant-rate-kept",
+        "no agent does something more often than the rates of its grants allow",
+        grant_rate_kept,
     ),
 )

@@ -14,6 +14,7 @@ _GUARDED: Final = (
 
 _WITHOUT: Final = "CASE WHEN by_grant IS NULL THEN"
 _BY_GRANT: Final = "ELSE EXISTS ("
+_KEEP: Final = "DELETE FROM grant_reservations WHERE false AND"
 
 GRANT_PLANTS: Final = (
     PlantedBug(
@@ -36,5 +37,43 @@ GRANT_PLANTS: Final = (
         (Sql("grants", "revoke", "g.parent_id = ended.grant_id", "g.parent_id = ''"),),
         ("revoked-at-commit",),
         ("grants",),
+    ),
+    PlantedBug(
+        "grant-budget-not-checked",
+        "a grant schedules jobs after its budget is used up",
+        (
+            Sql(
+                "grant_reservations",
+                "refuse_over_budget",
+                "g.reserved_mbu > b.value ->> 1",
+                "g.reserved_mbu > 1e18",
+            ),
+        ),
+        ("grant-budget-settled",),
+        ("limits",),
+    ),
+    PlantedBug(
+        "unspent-not-returned",
+        "a job that has ended keeps what it might have cost of the budget of its grant",
+        (Sql("grant_reservations", "settle", "- unspent.mbu", "- 0 * unspent.mbu"),),
+        ("grant-budget-settled",),
+        ("limits",),
+    ),
+    PlantedBug(
+        "settled-twice",
+        "what a job did not cost of the budget of its grant is returned again",
+        (
+            Sql("grant_reservations", "remove_settled", "DELETE FROM grant_reservations WHERE", _KEEP),
+            Sql("grant_reservations", "remove_all_settled", "DELETE FROM grant_reservations WHERE", _KEEP),
+        ),
+        ("grant-budget-settled",),
+        ("limits",),
+    ),
+    PlantedBug(
+        "rate-not-checked",
+        "an agent does something more often than its grant allows",
+        (Sql("grant_usage", "refuse_if_often", "ELSE l.times <", "ELSE 1e9 <"),),
+        ("grant-rate-kept",),
+        ("limits",),
     ),
 )

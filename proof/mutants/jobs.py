@@ -35,6 +35,27 @@ JOB_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "tags-of-the-row-believed",
+        "a job goes to an agent without its tags, since a look at the table did not see them",
+        (Code("vox_mesh.jobs.worker.claim_round:ClaimRound._is_allowed", " and tags >= job.tags", ""),),
+        ("test_the_tags_that_count_are_those_of_the_verified_manifest",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "tags-not-filtered",
+        "jobs whose tags an agent does not have keep it from seeing others",
+        (Sql("jobs", "claimable_but", "AND (?10 IS NULL OR", "AND (?10 IS NULL OR 1 OR"),),
+        ("test_jobs_with_tags_do_not_hold_up_others",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "capacity-not-in-transaction",
+        "an agent that takes jobs through two nodes at once holds more than it wants",
+        (Sql("job_takes", "refuse_over_capacity", "> ?4", "> ?4 + 1000"),),
+        ("test_an_agent_holds_no_more_jobs_than_its_capacity",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "interruption-counted-as-failure",
         "an attempt whose worker was lost counts as failed",
         (

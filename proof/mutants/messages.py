@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.planted_bug import Code, PlantedBug, Sql
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
 
 _HEAD: Final = "AND (expires_ms IS NULL OR expires_ms > clock.now OR ("
 _NOT_GIVEN_BACK: Final = "AND coalesce(not_before_ms, 0) <= clock.now "
@@ -52,6 +52,20 @@ MESSAGE_PLANTS: Final = (
         ),
         ("never-after-expiry",),
         ("messages",),
+    ),
+    PlantedBug(
+        "role-inbox-leased",
+        "the only recipient of a role keeps its inbox after it was killed",
+        (
+            Sql(
+                "messages",
+                "lease_if_alone",
+                "AND NOT (receiver_agent >= 'role:' AND receiver_agent < 'role;')",
+                "",
+            ),
+        ),
+        ("test_a_message_of_a_crashed_recipient_goes_to_another_node_when_its_claim_ends",),
+        instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
         "given-back-overtaken",

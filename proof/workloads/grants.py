@@ -37,7 +37,7 @@ async def run(context: WorkloadContext) -> None:
     """Let the owner decide now and then, and the agents act all the time."""
     rng, waiting = context.rng, [*_AGENTS]
     async for _ in context.rounds():
-        may_decide = rng.random() < _DECIDES and await _is_owner(context)
+        may_decide = rng.random() < _DECIDES and await is_owner(context)
         if may_decide and waiting:
             if await _admit(context, waiting[0]):
                 waiting.pop(0)
@@ -58,7 +58,8 @@ async def _admit(context: WorkloadContext, agent: str) -> bool:
     return record.is_ok
 
 
-async def _is_owner(context: WorkloadContext) -> bool:
+async def is_owner(context: WorkloadContext) -> bool:
+    """Return whether this node is the owner's."""
     mesh = context.mesh
     try:
         return await mesh.ownership.may_act(mesh.identity.chain, mesh.identity.key.public)

@@ -53,10 +53,10 @@ async def _handle(context: WorkloadContext, job: JobContext) -> None:
     job.charge(input_tokens=used // 2, model=_MODEL)
     await asyncio.sleep(_WORKS * context.pace.rest_s * context.rng.random())
     job.charge(output_tokens=used - used // 2, model=_MODEL)
-    _complete(context, job.job)
+    complete(context, job.job)
 
 
-def _complete(context: WorkloadContext, job: Job) -> None:
+def complete(context: WorkloadContext, job: Job) -> None:
     """Have the effect of an attempt that completes, as other workloads do."""
     context.outside.effect(context.recorder, attempt_key(job.job_id, job.claim_token))
     context.recorder.note("job.done", job=job.job_id, token=job.claim_token)
@@ -71,7 +71,7 @@ async def _work_as_agent(context: WorkloadContext) -> None:
             await asyncio.sleep(_WORKS * pace.rest_s * rng.random())
             if rng.random() < _REPORTS_BEFORE:
                 await agent_work.progress(taken.job, taken.claim_token, usage=usage)
-            _complete(context, taken.job)
+            complete(context, taken.job)
             await agent_work.report(taken.job, taken.claim_token, succeeded(usage=usage))
 
 

@@ -11,11 +11,11 @@ import pytest
 from tests.support.messages.relaying import assert_problem
 from tests.support.nodes.serving import ServedNode, serving_api
 from tests.support.nodes.shared_mesh import SharedMesh
+from tests.support.nodes.signing import audience_of
 from tests.support.running.through_node import run_through
 from tools.homes import FILE
 from vox_mesh.client import AgentClient
 from vox_mesh.errors import BadSettings, Unauthorized
-from vox_mesh.model.principals.request_signature import Audience
 from vox_mesh.nodes.agent_keys import agent_key, agent_key_file
 
 
@@ -26,8 +26,13 @@ async def served(folder: Path) -> AsyncIterator[ServedNode]:
         yield served
 
 
-def _address(served: ServedNode) -> str:
+def _url(served: ServedNode) -> str:
     return str(served.client.base_url).rstrip("/")
+
+
+def _address(served: ServedNode) -> str:
+    """The URL of the node, with its name."""
+    return f"{_url(served)}#{audience_of(served.node)}"
 
 
 async def _admit(served: ServedNode, home: Path, agent: str) -> Path:
@@ -53,7 +58,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[httpx.Request]:
 
 
 @pytest.mark.parametrize("agent", ["coder", "Ünal 名"])
-async def test_an_agent_signs_its_requests_and_learns_for_whom(
+async def test_an_agent_signs_its_requests(
     served: ServedNode, folder: Path, sent: list[httpx.Request], agent: str
 ) -> None:
     key_file = await _admit(served, folder / "own", agent)
@@ -62,13 +67,33 @@ async def test_an_agent_signs_its_requests_and_learns_for_whom(
         assert held.holder_agent == agent
         message = await client.messages.send(agent, {"pr": 42})
         assert [each.message_uuid for each in await client.messages.wait(5)] == [message.message_uuid]
-        assert [("Signature" in each.headers) for each in sent] == [False, True, True, True, True]
-        assert [each.url.path for each in sent[:3]] == ["/v1/nodes", "/v1/locks", "/v1/locks"], (
+        assert all("Signature" in each.headers for each in sent)
+        assert [each.url.path for each in sent[:2]] == ["/v1/locks", "/v1/locks"], (
             "signed again, since the node has just started"
         )
-        client._connection._audience = Audience("s", "r", "a node that was at this address before")
+        assert len(sent) == 4
         assert (await client.brief())["locks"] == ["file:a b?.py"]
-        assert len(sent) == 7, "refused, and signed again"
+
+
+async def test_an_agent_signs_for_the_named_node_only(
+    served: ServedNode, folder: Path, sent: list[httpx.Request]
+) -> None:
+    key_file = await _admit(served, folder / "own", "coder")
+    async with AgentClient.open(_url(served), "coder", key_file=key_file) as client:
+        with pytest.raises(BadSettings, match="must be named to sign") as unnamed:
+            await client.locks.acquire("task:1")
+    assert f"VOX_MESH_NODE={_address(served)}" in str(unnamed.value.hint)
+    assert not any("Signature" in each.headers for each in sent)
+    other = f"{_url(served)}#{audience_of(served.node)._replace(node_id='ben')}"
+    async with AgentClient.open(other, "coder", key_file=key_file) as client:
+        with pytest.raises(BadSettings, match=f"is {audience_of(served.node)}, not .*/ben"):
+            await client.locks.acquire("task:1")
+    signed_for = {each.headers["Signature-Input"].rpartition("/")[2] for each in sent[1:]}
+    assert signed_for == {'ben"'}, "the answer of a server changes nothing"
+    assert await served.node.locks.holders() == []
+    with pytest.raises(BadSettings, match="audience must be scope/repository/node"):
+        async with AgentClient.open(f"{_url(served)}#ben", "coder", key_file=key_file):
+            pass
 
 
 async def test_a_replay_is_refused(served: ServedNode, folder: Path, sent: list[httpx.Request]) -> None:

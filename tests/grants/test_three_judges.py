@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.running.examples import many
@@ -158,8 +158,11 @@ class JudgedGrants:
         signed = grant.sign(key, MESH[0])
         record = self.history.find(parent.grant_id)
         if delegation_fault(parent, grant) is None and record is not None and not record.is_revoked:
-            guard = ("refuse_unless_delegable", parent.grant_id, MAX_DELEGATIONS)
-            self._record(DELEGATE, grant, signed, guard)
+            admitted_still = [
+                ("refuse_unless_admitted", each.agent, each.agent_key) for each in (parent, grant)
+            ]
+            is_delegable = ("refuse_unless_delegable", parent.grant_id, MAX_DELEGATIONS)
+            self._record(DELEGATE, grant, signed, *admitted_still, is_delegable)
         else:  # no service writes it, and it does not count
             assert not self.history.hear(self._append(DELEGATE, signed.payload, op_id=grant.grant_id))
 
@@ -167,9 +170,9 @@ class JudgedGrants:
         until_ms = None if lasting.until_ms is None else self.now_ms + lasting.until_ms
         return lasting._replace(from_ms=self.now_ms + lasting.from_ms, until_ms=until_ms)
 
-    def _record(self, kind: str, grant: Grant, signed: SignedGrant, guard: tuple[Any, ...]) -> None:
+    def _record(self, kind: str, grant: Grant, signed: SignedGrant, *guards: tuple[Any, ...]) -> None:
         row = (grant.grant_id, grant.agent, grant.parent_id, grant.terms.from_ms, grant.terms.until_ms)
-        if self._write(kind, signed.payload, guard, ("grant", *row), op_id=grant.grant_id):
+        if self._write(kind, signed.payload, *guards, ("grant", *row), op_id=grant.grant_id):
             self.grants.append(grant)
 
     def revoke(self, place: int) -> None:
@@ -256,6 +259,7 @@ def database() -> Iterator[sqlite3.Connection]:
 
 
 @given(st.lists(steps, min_size=4, max_size=10))
+@example([("admit", "ann", KEYS[1]), ("delegate", "bob", None, 0)])
 @settings(many, max_examples=2_000 if SOAK else 30)
 def test_the_model_the_database_and_the_audit_agree_on_every_act(
     database: sqlite3.Connection, steps: list[tuple[Any, ...]]

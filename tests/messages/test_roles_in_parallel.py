@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from tests.support.messages.messaging import NodeGroup, lapse, next_of
 from vox_mesh.model.messages.records import Message
 from vox_mesh.node import MeshNode
 
@@ -63,18 +62,3 @@ async def test_consumers_that_wait_share_the_messages_of_one_sender(node: MeshNo
         for n in range(3):
             await node.messages.send("role:builder", n, sender="ann")
     assert sorted(each.body for each in handling.values()) == [0, 1, 2]
-
-
-async def test_a_message_of_a_crashed_recipient_goes_to_another_node_when_its_claim_ends(
-    crowd: NodeGroup,
-) -> None:
-    crashing, other = await crowd.node("a"), await crowd.node("b")
-    await other.messages.send("role:builder", 1, sender="ann")
-    async with aclosing(crashing.messages.receive("ben", roles=["builder"])) as messages:
-        message = await next_of(messages)
-        await crashing.messages.lease_inboxes()  # its last sign of life
-        assert crashing.messages._leases.until("ben") is not None, "the only recipient leases an inbox"
-        await lapse(other, message)
-        (again,) = await _claim(other, "cas")
-        assert (again.body, again.delivery_attempts) == (1, 2)
-        await other.messages.ack(again)

@@ -145,6 +145,8 @@ async def test_a_new_recovery_key_withdraws_an_offer(shared_mesh: SharedMesh) ->
             await old.recovery.offer("unknown")
         with pytest.raises(BadValue, match="is the owner"):
             await old.recovery.offer("owner")
+        with pytest.raises(BadValue, match="node must be the name of a node, got ''"):
+            await old.recovery.offer("")
         await old.recovery.offer("heir")
         await old.recovery.replace_key(recovery_named("other"))
         with pytest.raises(NotKnown, match="has not offered"):

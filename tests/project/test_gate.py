@@ -48,6 +48,7 @@ def test_few_retries_are_allowed() -> None:
 
 def test_a_test_that_draws_says_so_in_its_report(request: pytest.FixtureRequest, seed: int) -> None:
     assert request.node.user_properties == [("seed", seed)]
+    assert request.config.getini("junit_family") == "xunit1"  # else a retry ends in a warning
 
 
 def test_the_seed_of_a_test_is_its_own_and_the_same_in_a_retry() -> None:

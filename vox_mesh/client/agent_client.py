@@ -44,7 +44,8 @@ class AgentClient:
         """Open a client of the node at `unix:PATH`, `http://HOST:PORT` or `https://HOST`.
 
         Over a socket, the user of this process is the agent. Over a URL, `key_file` is the key of the agent
-        (`vox-mesh agents init`), with which requests are signed, or `bearer` is a bearer of it.
+        (`vox-mesh agents init`), with which requests are signed, or `bearer` is a bearer of it. To sign them,
+        the URL ends with `#SCOPE/REPOSITORY/NODE`: the client signs for no other node.
         """
         key = None
         if key_file is not None:

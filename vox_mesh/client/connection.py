@@ -13,7 +13,7 @@ import httpx
 import orjson
 
 from vox_mesh.client.problem_errors import error_of
-from vox_mesh.errors import BadSettings, NoAnswer, Unreachable
+from vox_mesh.errors import BadSettings, BadValue, MeshError, NoAnswer, Unreachable
 from vox_mesh.model.base import ulid
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.principals.request_signature import MAX_SKEW_MS, Audience, sign_request
@@ -22,10 +22,11 @@ CALL_S: Final = 30.0
 """The deadline of a call that does not wait for anything."""
 
 UNIX: Final = "unix:"
+_EXAMPLE: Final = "for example unix:/run/vox-mesh/agents.sock, or https://HOST#SCOPE/REPOSITORY/NODE"
 _CONNECT_S: Final = 5.0
 _CHANCE_BITS: Final = 80
 _STALE: Final = "signature_stale"
-_RELEARNED: Final = "signature_of_other_node"
+_OTHER_NODE: Final = "signature_of_other_node"
 
 
 class NodeConnection:
@@ -34,9 +35,13 @@ class NodeConnection:
     def __init__(
         self, address: str, agent: str, *, key: SigningKey | None = None, bearer: str | None = None
     ) -> None:
-        """Raises `BadSettings` if the address is no socket and no URL, or two credentials are given."""
+        """`address`: after a URL, `#` and the node that is there, for which requests are signed.
+
+        Raises `BadSettings` if the address is no socket and no URL, or two credentials are given.
+        """
         if key is not None and bearer is not None:
             raise BadSettings("key and bearer can't be combined", hint="pass one of them")
+        address, self._audience = _parsed(address)
         self.address = address
         self.agent = agent
         self._key = None if address.startswith(UNIX) else key
@@ -44,7 +49,6 @@ class NodeConnection:
         self._headers = {"Vox-Agent": agent} if agent.isascii() else {}
         if bearer is not None:
             self._headers["Authorization"] = f"Bearer {bearer}"
-        self._audience: Audience | None = None
         self._from_ms = 0
         self._mesh_id: tuple[str, str] | None = None
         transport, base = _transport_of(address)
@@ -102,13 +106,15 @@ class NodeConnection:
 
     async def _call_signed(self, method: str, target: str, body: bytes) -> Any:
         if self._key is not None and self._audience is None:
-            await self._learn_audience()
+            raise await self._unnamed()
         answer = await self._send(method, target, body)
-        if self._key is not None and _problem(answer).get("code") == _RELEARNED:
-            self._audience = _audience_in(answer)  # another node is at this address now
-            answer = await self._send(method, target, body)
         if self._key is not None and self._starts_later(_problem(answer)):
             answer = await self._send(method, target, body)
+        if self._key is not None and _problem(answer).get("code") == _OTHER_NODE:
+            raise BadSettings(
+                f"node at {self.address} is {_audience_in(answer)}, not {self._audience}",
+                hint="check VOX_MESH_NODE: a request that is signed for one node can't be used at another",
+            )
         if answer.is_success:
             return orjson.loads(answer.content)
         raise error_of(answer.status_code, _problem(answer))
@@ -129,12 +135,30 @@ class NodeConnection:
         self._from_ms = min(from_ms, _now_ms() + MAX_SKEW_MS)
         return True
 
-    async def _learn_audience(self) -> None:
-        """Ask the node for the name under which requests to it are signed: its refusal says so."""
+    async def _unnamed(self) -> MeshError:
+        """Return the error if no node is named to sign for, with what the one at the address says it is.
+
+        It could say anything, also to get signatures that another node accepts: so that is not believed.
+        """
         answer = await self._send("GET", "/v1/nodes", b"")
-        self._audience = _audience_in(answer)
-        if self._audience is None and not answer.is_success:
-            raise error_of(answer.status_code, _problem(answer))
+        audience = _audience_in(answer)
+        if audience is None:
+            return error_of(answer.status_code, _problem(answer))
+        return BadSettings(
+            f"node at {self.address} must be named to sign requests for it; it says that it is {audience}",
+            hint=f"if the owner says so, too, set VOX_MESH_NODE={self.address}#{audience}",
+        )
+
+
+def _parsed(address: str) -> tuple[str, Audience | None]:
+    """Return an address without the node that it names, and that node, if any."""
+    if address.startswith(UNIX):
+        return address, None
+    url, _, named = address.partition("#")
+    try:
+        return url, Audience.parse(named) if named else None
+    except BadValue as error:
+        raise BadSettings(f"VOX_MESH_NODE: {error.line}", hint=_EXAMPLE) from None
 
 
 def _transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
@@ -147,7 +171,7 @@ def _transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
         raise BadSettings(
             f"VOX_MESH_NODE must be unix:PATH, http://HOST:PORT or https://HOST, got {address!r}",
-            hint="for example VOX_MESH_NODE=unix:/run/vox-mesh/agents.sock",
+            hint=_EXAMPLE,
         )
     return httpx.AsyncHTTPTransport(), address
 
@@ -169,7 +193,10 @@ def in_query(seconds: float) -> str:
 def _audience_in(answer: httpx.Response) -> Audience | None:
     """Return the audience that a refusal names; `None` if it names none."""
     audience = _problem(answer).get("audience")
-    return Audience.parse(audience) if isinstance(audience, str) else None
+    try:
+        return Audience.parse(audience) if isinstance(audience, str) else None
+    except BadValue:
+        return None
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import orjson
 from aiohttp import web
 
 from vox_mesh.errors import MeshError, StoreClosed
-from vox_mesh.http.access import Access, Scope
+from vox_mesh.http.access import Access, Credential, Scope
 from vox_mesh.http.admission import Admission, Load
 from vox_mesh.http.connections import mark_active, wait_until_lost
 from vox_mesh.http.principals.needs import READS
@@ -108,17 +108,28 @@ class EventStream:
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
         credential = await self._access.identify(request, Scope.READ)
-        self._access.check_grant(credential, partial(READS.check, inputs={}))
-        is_redacted = credential.is_redacted or credential.agent is not None
-        encode = _redacted_event if is_redacted else _event
+        self._check_grant(credential)
         last_seen_id, topics = _last_id(request), _topics(request)
         if self._is_closed:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "node is shutting down")
         async with self._admission.place(Load.EVENTS, credential):
-            return await self._serve(request, last_seen_id, topics, encode)
+            return await self._serve(request, last_seen_id, topics, credential)
+
+    def _check_grant(self, credential: Credential) -> None:
+        self._access.check_grant(credential, partial(READS.check, inputs={}))
+
+    async def _may_listen(self, credential: Credential) -> bool:
+        """Return whether an agent still has the grant by which it listens, as known for up to a second."""
+        if credential.agent is not None:
+            await self._mesh.principals.known.refresh()
+            try:
+                self._check_grant(credential)
+            except Problem:
+                return False
+        return True
 
     async def _serve(
-        self, request: web.Request, last_seen_id: int | None, topics: Collection[str], encode: Encode
+        self, request: web.Request, last_seen_id: int | None, topics: Collection[str], credential: Credential
     ) -> web.StreamResponse:
         last_id = await self._mesh.oplog.last_id()
         # An id beyond the end of the log is from another database, or from before a restore.
@@ -131,7 +142,7 @@ class EventStream:
                 "X-Accel-Buffering": "no",
             }
         )
-        sending = self._send(request, response, after_id, last_id if is_ahead else None, topics, encode)
+        sending = self._send(request, response, after_id, last_id if is_ahead else None, topics, credential)
         stream = asyncio.create_task(sending, name="vox-mesh-stream")
         gone = asyncio.create_task(wait_until_lost(request), name="vox-mesh-listener-gone")
         self._streams.add(stream)
@@ -154,28 +165,31 @@ class EventStream:
         after_id: int,
         new_id: int | None,
         topics: Collection[str],
-        encode: Encode,
+        credential: Credential,
     ) -> None:
-        """Send events to one listener; disconnect it if it does not read them in time."""
+        """Send events to one listener; disconnect it if it does not read them in time, or may no longer."""
+        is_redacted = credential.is_redacted or credential.agent is not None
+        encode = _redacted_event if is_redacted else _event
+        json_of = self._feed.redacted_json_of if is_redacted else self._feed.json_of
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE_SIZE)
         has_reset = asyncio.Event()
         async with asyncio.TaskGroup() as parts:
-            json_of = self._feed.redacted_json_of if encode is _redacted_event else self._feed.json_of
+            sources = []
             for name, events in (
                 ("vox-mesh-events-of-log", self._entries(after_id, topics)),
                 ("vox-mesh-events", self._states(new_id, topics, has_reset, json_of)),
                 *([("vox-mesh-events-of-beats", self._beats(has_reset))] if BEATS in topics else ()),
             ):
-                parts.create_task(_forward(events, queue, encode), name=name)
-            while True:
-                event = b": still here\n\n"
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_KEEPALIVE_S):
-                        event = await queue.get()
+                sources.append(parts.create_task(_forward(events, queue, encode), name=name))
+            event = await _next_of(queue)
+            while await self._may_listen(credential):
                 async with asyncio.timeout(_WRITE_TIMEOUT_S):
                     await response.write(event)
                 mark_active(request)
+                event = await _next_of(queue)
+            for source in sources:
+                source.cancel()
 
     async def _entries(self, after_id: int, topics: Collection[str]) -> AsyncGenerator[Event, None]:
         async with aclosing(self._mesh.oplog.follow(after_id)) as entries:
@@ -305,6 +319,14 @@ def _log_failure(fault: BaseException) -> None:
     _, failure = group.split((ConnectionError, TimeoutError))
     if failure is not None:
         _log.error("event stream failed", exc_info=failure)
+
+
+async def _next_of(queue: asyncio.Queue[bytes]) -> bytes:
+    """Return the next event, or a comment if there is none for a while."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KEEPALIVE_S):
+            return await queue.get()
+    return b": still here\n\n"
 
 
 async def _forward(source: AsyncGenerator[Event, None], queue: asyncio.Queue[bytes], encode: Encode) -> None:

@@ -15,6 +15,7 @@ from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.model.jobs.question import EXPIRED
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.oplog.grants.reservations import settle_overlooked
 from vox_mesh.rhythm.token_ledger import forget_reservations
 from vox_mesh.store.store import Store
 from vox_mesh.store.watch.changes import ChangeLoop
@@ -105,6 +106,7 @@ class JobMaintenance:
         await self._keep_questions()
         await forget_takes(self._store)
         await forget_reservations(self._store)
+        await settle_overlooked(self._store)
 
     async def _look(self) -> _PendingWork:
         return _PendingWork._make((await self._store.read(SQL["next_maintenance"], self._mesh))[0])

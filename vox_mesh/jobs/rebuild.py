@@ -13,6 +13,7 @@ from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport, ChainWitness
+from vox_mesh.oplog.grants.reservations import settle_all
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.rows import Rows
@@ -140,7 +141,8 @@ class Rebuild:
                 yield Script(*statements)
                 statements = []
         counting = (Statement(_SQL[name], self._mesh) for name in ("forget_counts", "count"))
-        yield Script(*statements, *counting)  # the triggers did not count what went wrong
+        # The triggers did not count what went wrong, and jobs may have ended by it.
+        yield Script(*statements, *counting, *settle_all(self._mesh))
 
     def _repair_statements(self, wrong: _WrongJob) -> Iterator[Statement]:
         if wrong.row is None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from vox_mesh.errors import IllegalTransition, OverGrantBudget, StaleClaim
+from vox_mesh.errors import IllegalTransition, StaleClaim
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permit import MESH_PERMIT, Permit
+from vox_mesh.oplog.grants.reservations import reserve, settle
 from vox_mesh.oplog.roles import NO_ROUTES, Routing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import current_agent
@@ -25,7 +26,7 @@ from vox_mesh.store.script import Answer, Op, Script, Statement, new_key
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
-    from vox_mesh.model.grants.limits import GrantBudget, Use
+    from vox_mesh.model.grants.limits import Use
 
 SQL: Final = named("jobs")
 _TAKES_SQL: Final = named("job_takes")
@@ -80,23 +81,11 @@ class JobTransitions:
         by default, the mesh itself does.
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
-        costs = _costs_of(items, permit.budgets) if permit.budgets else None
-        op = self._op(
-            SCHEDULE,
-            payload,
-            self._writer.identity.chain,
-            key,
-            costs,
-            causes=causes,
-            permit=permit,
-        )
+        op = self._op(SCHEDULE, payload, self._writer.identity.chain, key, causes=causes, permit=permit)
         guards = permit.using(lambda: _scheduling_uses(items)).guards
         steps = [*guards, op.guarded("schedule", "ulid_taken")]
-        if costs is not None:
-            steps += [
-                op.step("reserve_of_grants"),
-                op.guarded("refuse_over_grant_budget", OverGrantBudget.code),
-            ]
+        if permit.budgets:
+            steps += reserve(self._mesh, op.key, permit.budgets, _costs_of(items))
         if any(item.get("after") for item in items):
             steps += [
                 op.step("link"),
@@ -237,11 +226,13 @@ class JobTransitions:
         can_spool: bool = True,
         causes: Iterable[str] = (),
         at_ms: int | None = None,
+        settles: bool = True,
     ) -> Script:
         """Complete jobs with their results, all or none.
 
         `logged` is more about each job that is only for the op log, such as its proof: no statement reads it.
-        `can_spool`: whether it is spooled while the database is unavailable.
+        `can_spool`: whether it is spooled while the database is unavailable. `settles`: whether any of the
+        jobs may have reserved of the budget of a grant.
         """
         op = self._completion(items, logged, causes, at_ms)
         steps = [
@@ -250,9 +241,13 @@ class JobTransitions:
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
             op.guarded("refuse_without_snapshot", "inference_not_recorded"),
         ]
-        if any(item["state"] != JobState.SUCCEEDED for item in items):
+        if fails := any(item["state"] != JobState.SUCCEEDED for item in items):
             steps.append(op.step("fail_successors"))
-        return op.script(*steps, op.step("release"), *effects, appendable=can_spool)
+        settling = self._settle(items) if settles or fails else ()
+        return op.script(*steps, op.step("release"), *effects, *settling, appendable=can_spool)
+
+    def _settle(self, items: Sequence[Item]) -> Sequence[Statement]:
+        return settle(self._mesh, (item["job_id"] for item in items))
 
     def _completion(
         self,
@@ -304,16 +299,16 @@ class JobTransitions:
         """Return the jobs with expired leases to the queue."""
         # Without `interrupts`, as in the ops of older nodes, the attempts count as failed.
         op = self._op(EXPIRE, {"jobs": items, "interrupts": True}, causes=causes)
-        return self._end(op, "expire")
+        return self._end(op, "expire", items)
 
     def abort(
         self, items: Sequence[Item], reason: str, causes: Iterable[str] = (), permit: Permit = MESH_PERMIT
     ) -> Script:
         """Abort the jobs that are not terminal. `permit`: by which an agent does so; by default, the mesh."""
         op = self._op(ABORT, {"jobs": items, "reason": reason}, causes=causes, permit=permit)
-        return self._end(op, "abort", permit.guards)
+        return self._end(op, "abort", items, permit.guards)
 
-    def _end(self, op: _JobOp, name: str, guards: Sequence[Statement] = ()) -> Script:
+    def _end(self, op: _JobOp, name: str, items: Sequence[Item], guards: Sequence[Statement] = ()) -> Script:
         return op.script(
             *guards,
             op.step("take_phrases"),
@@ -321,6 +316,7 @@ class JobTransitions:
             op.guarded("refuse_unless_moved", _ILLEGAL),
             op.step("fail_successors"),
             op.step("release"),
+            *self._settle(items),
             answer=op.answer("moved", "moved"),
         )
 
@@ -393,11 +389,10 @@ class _JobOp:
         return script
 
 
-def _costs_of(items: Sequence[Item], budgets: Sequence[GrantBudget]) -> str:
+def _costs_of(items: Sequence[Item]) -> dict[str, int]:
     from vox_mesh.model.grants.limits import most_cost  # imported late: few grants have a budget
 
-    costs = {item["job_id"]: most_cost(item["kind"], _core_of(item)) for item in items}
-    return orjson.dumps([[tuple(each) for each in budgets], costs]).decode()
+    return {item["job_id"]: most_cost(item["kind"], _core_of(item)) for item in items}
 
 
 def _core_of(item: Item) -> Any:

@@ -21,7 +21,7 @@ from vox_mesh.model.base.json_text import is_deeper
 from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.audit import APPROVAL_OPS, GRANT_OPS, GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
-from vox_mesh.model.jobs.records import SCHEDULE
+from vox_mesh.model.jobs.records import JOB_OPS, SCHEDULE
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.findings import ChainFinding, with_findings
@@ -268,6 +268,9 @@ def _grant_findings(
     if audit.has_doubts:
         for entry in _entries_from_start((SCHEDULE,), path, file, header):
             audit.hear_schedule(entry)
+    if audit.has_budgets:
+        for entry in _entries_from_start(JOB_OPS, path, file, header):
+            audit.hear_job(entry)
     return audit.findings
 
 

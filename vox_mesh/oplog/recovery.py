@@ -56,6 +56,11 @@ class Recovery:
         What the owner does after the offer does not count once it is accepted. A new recovery key withdraws
         the offer.
         """
+        if not node_id.strip():
+            raise BadValue(
+                f"node must be the name of a node, got {node_id!r}",
+                hint="run `vox-mesh nodes --all` to see the names",
+            )
         owners, author = await self._own(), self._writer.identity
         if node_id == author.node_id:
             raise BadValue(f"ownership not offered: {node_id} is the owner", hint="name another node")

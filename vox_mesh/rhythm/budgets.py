@@ -29,6 +29,7 @@ from vox_mesh.model.rhythm.budgets import (
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Rates, Resources, parse_rates
 from vox_mesh.model.rhythm.tempo import Timeline
 from vox_mesh.model.rhythm.tokens import TokenTotal
+from vox_mesh.oplog.grants.reservations import settle
 from vox_mesh.rhythm.context import RhythmContext
 from vox_mesh.rhythm.token_ledger import LimitStanding, TokenLedger
 from vox_mesh.store.rows import Row
@@ -174,6 +175,11 @@ class Budgets:
             _SQL["record"], (*self._context.mesh, self._context.node_id, self._context.tick(), rows)
         )
 
+    def record_late(self, *ends: PhraseEnd) -> tuple[Statement, ...]:
+        """Return what records the ends of attempts at jobs, and settles the jobs that have ended before."""
+        job_ids = [end.job_id for end in ends if end.job_id is not None]
+        return self.record(*ends), *settle(self._context.mesh, job_ids)
+
     def _values_of(self, end: PhraseEnd) -> tuple[Any, ...]:
         return (
             end.phrase_id,
@@ -267,8 +273,8 @@ class Budgets:
         try:
             rows = await context.store.read(_SQL["lost"], values, fresh=fresh)
             if rows:
-                lost = self.record(*(self._make_lost_end(row, now_ms) for row in rows))
-                await context.store.write(Script(lost, appendable=True))
+                lost = self.record_late(*(self._make_lost_end(row, now_ms) for row in rows))
+                await context.store.write(Script(*lost, appendable=True))
         except MeshError as error:
             _log.warning("lost attempts not charged: %s", error.line)
 

@@ -105,6 +105,7 @@ class Help:
             task_id=task,
             asked_ms=now_ms,
             closes_ms=request.expires_ms or now_ms,
+            asked_of=request.receiver_agent,
         )
 
     async def wait(self, thread: AnyThread) -> Message:

@@ -122,6 +122,12 @@ def database_of(home: Path) -> Path:
 
 def no_mesh(what: str) -> BadSettings:
     """Return the error of a command or call that needs a mesh where there is none."""
+    if home := os.environ.get("VOX_MESH_HOME"):
+        fault = "has no mesh" if os.path.isdir(home) else "does not exist"
+        return BadSettings(
+            f"`{what}` needs a mesh, and VOX_MESH_HOME={home} {fault}",
+            hint="run `vox-mesh init` to make one there, or correct or unset VOX_MESH_HOME",
+        )
     return BadSettings(
         f"`{what}` needs a mesh, and this folder or repository has none",
         hint="run `vox-mesh init`, or set VOX_MESH_HOME to share the mesh of another folder",

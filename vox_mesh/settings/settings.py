@@ -86,7 +86,8 @@ def _node_address(value: str) -> str:
         return value
     if "://" not in value:
         raise ValueError("must be unix:PATH, http://HOST:PORT or https://HOST")
-    return _control_address(value)
+    url, mark, named = value.partition("#")
+    return _control_address(url) + mark + named
 
 
 def _bind_address(value: str) -> str:

@@ -35,6 +35,10 @@ def test_an_error_is_one_line(vox: VoxCommand, tmp_path: Path) -> None:
     for folder in (outside, tmp_path / "missing"):
         ended = vox("git", "export", "--repo", str(folder))
         assert (ended.code, "is no git repository that can be used" in ended.error) == (2, True)
+    within = new_repository(tmp_path / "repository").folder / "within"
+    within.mkdir()
+    ended = vox("git", "export", "--repo", str(within))
+    assert (ended.code, "is no git repository, but a folder of one" in ended.error) == (2, True)
     ended = vox.having(PATH=str(empty))("git", "import", "--repo", str(outside))
     assert (ended.code, "git not found" in ended.error) == (2, True)
     ended = vox.having(VOX_MESH_ENABLED="0")("git", "import", "--repo", str(outside))

@@ -170,6 +170,9 @@ def test_where_there_is_no_mesh_it_refuses_to_run_for_itself(memory: VoxCommand)
         in refused.err
     )
     assert memory("up", "--once", "--no-enabled").code == 0
+    missing = memory.folder / "missing"
+    refused = memory.having(VOX_MESH_HOME=str(missing))("lock", "list")
+    assert (refused.code, f"VOX_MESH_HOME={missing} does not exist; run" in refused.err) == (2, True)
 
 
 # --- its options ---------------------------------------------------------------------------------

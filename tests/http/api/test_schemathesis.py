@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from itertools import cycle
 from typing import Any, Final
@@ -16,7 +17,11 @@ from typing import Any, Final
 import pytest
 import requests
 import schemathesis
+from schemathesis import BaseSchema
+from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
 
 from tests.support.messages.relaying import PATIENCE_S, TOKEN
 from tests.support.nodes.api_scene import fill
@@ -26,6 +31,7 @@ from tests.support.running.lengths import SOAK
 from tools.homes import FILE
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.openapi import ALWAYS, WITH_BODY, document_of
+from vox_mesh.http.api.operations import Operation
 from vox_mesh.store import new_key
 
 _EXAMPLES: Final = 100 if SOAK else 2
@@ -54,7 +60,12 @@ _config = SchemathesisConfig.from_dict(
         },
     }
 )
-schema = schemathesis.openapi.from_dict(document_of(OPERATIONS), config=_config)
+
+
+@cache
+def _schema() -> BaseSchema:
+    load_all_checks()
+    return schemathesis.openapi.from_dict(document_of(OPERATIONS), config=_config)
 
 
 class _Faults(logging.Handler):
@@ -148,8 +159,19 @@ def _is_allowed(case: Any) -> bool:
 
 
 @pytest.mark.soak
-@schema.parametrize()
-def test_every_operation_answers_as_the_document_says(case: Any, running: Running) -> None:
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
+def test_every_operation_answers_as_the_document_says(operation: Operation, running: Running) -> None:
+    # Not by `schema.parametrize()`: each worker would make the requests of all operations when it collects.
+    build_operation_test(
+        config=_schema().config,
+        operation=_schema()[operation.path][operation.method],
+        test_func=_ask,
+        given_kwargs={},
+        feedback=FeedbackSources(),
+    )(running=running)
+
+
+def _ask(case: Any, running: Running) -> None:
     hurried(case)
     if next(running.turns):
         named(case, running.names)

@@ -18,7 +18,6 @@ from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.work.reports import failed, succeeded, yielded
 from vox_mesh.jobs.work.work import TakenJob
 from vox_mesh.model.jobs.bundle import check_bundle
-from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, EXPIRE, YIELD
 from vox_mesh.node import MeshNode
 from vox_mesh.testing.harness import MeshHarness
@@ -128,26 +127,6 @@ async def test_a_repeated_request_gets_the_same_jobs(local: MeshNode) -> None:
     await local.work.return_unreceived("coder", {first[0].job.job_id: first[0].claim_token})
     again = await take_one(local, request_id="1", wait=PATIENCE_S)
     assert (again.job.job_id, again.job.attempts) == (first[0].job.job_id, 2)
-
-
-async def test_an_agent_holds_no_more_jobs_than_its_capacity(harness: MeshHarness) -> None:
-    nodes = [await harness.node(name) for name in ("one", "two")]
-    await nodes[0].jobs.schedule_all([Manifest.of(kind="work", payload=n) for n in range(8)])
-    asked = (node.work.take("coder", count=2, capacity=3, lease="30s") for node in nodes * 2)
-    held = [each for taken in await asyncio.gather(*asked) for each in taken]
-    held += [
-        each for node in nodes for each in await node.work.take("coder", count=2, capacity=3, lease="30s")
-    ]
-    assert len(held) == 3  # also if requests that have not seen each other are at work at once
-    assert len(await nodes[0].work.take("other", count=2, capacity=1)) == 1
-    node = next(each for each in nodes if each.identity.node_id == held[0].job.claimer)
-    await node.work.report(held[0].job, held[0].claim_token, succeeded())
-    assert len(await nodes[1].work.take("coder", count=2, capacity=3)) == 1
-    await harness.clock.advance("31s")  # expired leases do not count
-    assert len(await nodes[1].work.take("coder", count=5, capacity=3)) == 2
-    for capacity in (0, 10_001):
-        with pytest.raises(BadValue, match=f"capacity must be between 1 and 10000, got {capacity}"):
-            await node.work.take("coder", capacity=capacity)
 
 
 async def test_the_job_of_a_killed_agent_is_back_after_one_lease(harness: MeshHarness) -> None:

@@ -46,21 +46,6 @@ async def test_a_worker_runs_the_jobs_whose_tags_it_has(node: MeshNode) -> None:
     assert [(job.state, job.attempts) for job in found] == [("succeeded", 1), ("pending", 0)]
 
 
-async def test_the_tags_that_count_are_those_of_the_verified_manifest(
-    local: MeshNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = local.jobs.queries.claimable
-
-    async def planted(*asked: Any, tags: Any, **more: Any) -> Any:
-        return await look(*asked, **more)
-
-    monkeypatch.setattr(local.jobs.queries, "claimable", planted)
-    (gpu,) = await tagged(local, "gpu")
-    other = (await local.jobs.schedule("work")).job_id
-    assert await taken_by(local, count=2) == {other}
-    assert await taken_by(local, "gpu") == {gpu}
-
-
 async def test_a_retry_has_the_tags_of_its_job(local: MeshNode) -> None:
     job = await local.jobs.find((await local.jobs.schedule("work", tags=["gpu", "arm"])).job_id)
     assert (job.core["tags"], retry_manifest(job).core()["tags"]) == (["arm", "gpu"], ["arm", "gpu"])

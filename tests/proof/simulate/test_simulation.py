@@ -22,10 +22,10 @@ from proof.simulate.trial import run_seed
 from proof.verdicts import Check
 from proof.workload import FunctionWorkload, WorkloadContext
 
-_SEEDS = 40
+_SEEDS = 28
 _CASES = 4
 _A_CASE = _SEEDS // _CASES
-_WITH_GRANTS = ("grants", "locks", "jobs")
+_WITH_GRANTS = ("grants", "limits", "locks", "jobs")
 _OFTEN_CANCELLED = 32_902
 _ELSEWHERE = "from proof.simulate.trial import run_seed; print(run_seed(7).digest)"
 

@@ -147,6 +147,7 @@ async def test_an_answer_in_time_keeps_the_promise(two: Two) -> None:
     assert (request.msg_type, request.body, request.thread) == (REQUEST, {"what": "?"}, thread.thread_id)
     assert await two.asker.state(thread) == thread, "what asking returned is what is stored"
     assert (thread.asker, thread.task_id, thread.state) == ("asker", "ucxl://a/b", "asked")
+    assert [each.asked_of for each in await two.helper.listed()] == ["helper"]
     promised = await two.helper.promise(request, promise_beats=2, confidence=0.7, fail_after_beats=3)
     await two.advance(1)
     waiting = asyncio.create_task(two.asker.wait(thread))

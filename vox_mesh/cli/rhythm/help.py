@@ -268,6 +268,7 @@ def _line(thread: HelpThread) -> Record:
     return {
         "thread": thread.thread_id,
         "asker": thread.asker,
+        "asked of": thread.asked_of,
         "task": thread.task_id,
         "state": thread.state,
         "helper": thread.helper,

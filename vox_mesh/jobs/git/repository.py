@@ -85,18 +85,27 @@ class GitRepository:
 
     @classmethod
     async def open(cls, folder: Path) -> GitRepository:
-        """Return the repository of a folder. Raises `BadSettings` without git or a repository."""
+        """Return the repository of a folder. Raises `BadSettings` without git or a repository.
+
+        Only the current folder may be a subfolder of one: another one was meant to be a repository itself.
+        """
         program = shutil.which("git")
         if program is None:
             raise BadSettings("git not found", hint="install git and add it to PATH")
         repository = cls(folder, program)
         try:
             await repository._find_packed_refs()
+            is_within = bool((await repository._run("rev-parse", "--show-prefix", limit=_PIECE)).strip())
         except GitFailed as error:
             raise BadSettings(
                 f"{folder} is no git repository that can be used: {error}",
                 hint="pass --repo DIR, or run `git init` there",
             ) from None
+        if is_within and folder != Path():
+            raise BadSettings(
+                f"{folder} is no git repository, but a folder of one",
+                hint="pass the root of the repository as --repo DIR, or run `git init` there",
+            )
         return repository
 
     # --- reading ---------------------------------------------------------------------------------

@@ -399,7 +399,8 @@ class AttemptLimits:
         used = self.meter.used if result is None else result.usage
         end = self._make_end(used, ended_ms, *self._measure(outcome, reason, ended_ms))
         cost = self._worker_limits.budgets.cost_of(end)
-        logged = None if self._score is None else end_document(end, cost)
+        is_logged = self._score is not None or self._budget.max_bu is not None
+        logged = end_document(end, cost) if is_logged else None
         return AttemptEnd(lambda: end, logged, self._began_ms, ended_ms)
 
     def _make_end(
@@ -492,7 +493,7 @@ class AttemptLimits:
         """Record an end on its own, as there is no result to record it with."""
         end, budgets = ended.make(), self._worker_limits.budgets
         op = None if ended.logged is None else end_op(end, budgets.cost_of(end))
-        script = Script(budgets.record(end), op=op, key=end.phrase_id, appendable=True)
+        script = Script(*budgets.record_late(end), op=op, key=end.phrase_id, appendable=True)
         try:
             await self._rhythm.store.write(script, timeout=_RECORD_TIMEOUT_S)
         except MeshError as error:

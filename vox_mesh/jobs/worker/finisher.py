@@ -55,6 +55,7 @@ _RESULT_BYTES: Final = 2_048  # of one result with its proof, roughly
 _MAX_BATCH_BYTES: Final = 2**20
 _RETRY_DELAY_S: Final = 0.5
 _MAX_TRIES: Final = 20
+_HAS_BUDGET: Final = '"budget":{'
 _NOT_RECORDED: Final = "inference_not_recorded"
 _UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
 
@@ -220,7 +221,13 @@ class Finisher:
         pairs = [self._complete_item(each) for each in group]
         items, logged = [item for item, _ in pairs], [more for _, more in pairs]
         return self._transitions.complete(
-            items, *effects, logged=logged, can_spool=can_spool, causes=causes, at_ms=at_ms
+            items,
+            *effects,
+            logged=logged,
+            can_spool=can_spool,
+            causes=causes,
+            at_ms=at_ms,
+            settles=any(_HAS_BUDGET in each.job.manifest for each in group),
         )
 
     def _yield_item(self, result: AttemptResult) -> Item:

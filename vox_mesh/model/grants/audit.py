@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.grants.approval import ApprovalHistory
+from vox_mesh.model.grants.budget_audit import BudgetAudit
 from vox_mesh.model.grants.capability import TAKE, Act
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.grants.needs import acts_of, is_checked
@@ -48,11 +49,15 @@ class _Scheduled(NamedTuple):
 
 
 class GrantAudit:
-    """Check entries, in any order, against a history. Then hear of all that scheduled the jobs in doubt."""
+    """Check entries, in any order, against a history. Then hear of all that scheduled the jobs in doubt.
+
+    If grants had budgets, then hear of all that changed jobs.
+    """
 
     def __init__(self, history: GrantHistory, approvals: ApprovalHistory) -> None:
         self._history = history
         self._approvals = approvals
+        self._budgets = BudgetAudit(history)
         self._findings: list[ChainFinding] = []
         self._ends: list[_DoubtedEnd] = []
         self._takes: list[_DoubtedTake] = []
@@ -61,13 +66,19 @@ class GrantAudit:
 
     @property
     def has_doubts(self) -> bool:
-        """Return whether it depends on who scheduled jobs, or on their kinds, if some entries are right."""
-        return bool(self._in_doubt)
+        """Return whether it depends on what was scheduled, and by whom, if some entries are right."""
+        return bool(self._in_doubt) or self.has_budgets
+
+    @property
+    def has_budgets(self) -> bool:
+        """Return whether entries used of budgets: then it depends on what jobs did cost if they are right."""
+        return self._budgets.is_needed
 
     def check(self, entry: LogEntry) -> None:
         """Take in an entry of any kind."""
         if entry.accepted != 1:
             return
+        self._budgets.check(entry)
         try:
             if entry.kind == CLAIM:
                 self._check_take(entry)
@@ -111,6 +122,7 @@ class GrantAudit:
 
     def hear_schedule(self, entry: LogEntry) -> None:
         """Take in an entry that may have scheduled the jobs in doubt."""
+        self._budgets.hear_schedule(entry)
         if entry.kind != SCHEDULE or entry.accepted != 1:
             return
         try:
@@ -120,13 +132,17 @@ class GrantAudit:
         for job_id in self._in_doubt.intersection(kinds):
             self._scheduled[job_id].append(_Scheduled(entry.id, entry.agent, kinds[job_id]))
 
+    def hear_job(self, entry: LogEntry) -> None:
+        """Take in an entry that may have changed the jobs that budgets were used of for."""
+        self._budgets.hear_job(entry)
+
     @property
     def findings(self) -> list[ChainFinding]:
-        """Return all entries that were done without a grant."""
+        """Return all entries that were done without a grant, or exceeded its budget."""
         ends = [_finding(each.entry, each.fault) for each in self._ends if not self._is_own(each)]
         faults = ((each.entry, self._fault_of_kinds(each, self._kinds_of(each))) for each in self._takes)
         takes = [_finding(entry, fault) for entry, fault in faults if fault is not None]
-        return self._findings + ends + takes
+        return [*self._findings, *ends, *takes, *self._budgets.findings]
 
     def _is_own(self, end: _DoubtedEnd) -> bool:
         """Return whether the agent of an entry has scheduled all jobs that it ended."""

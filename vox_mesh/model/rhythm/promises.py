@@ -54,6 +54,8 @@ class HelpThread:
     """Until when an answer keeps the promise."""
     ended_ms: int | None = None
     answer_id: str | None = None
+    asked_of: str | None = None
+    """The agent or role that was asked, as long as the request is kept."""
 
     @property
     def address(self) -> str:

@@ -36,6 +36,11 @@ class GrantLogAudit:
                 for entry in page:
                     audit.hear_schedule(entry)
                     await pace.keep(entry.payload)
+        if audit.has_budgets:
+            async for page in read(None, last_id):
+                for entry in page:
+                    audit.hear_job(entry)
+                    await pace.keep(entry.payload)
         return audit.findings
 
     async def _approvals(self, history: GrantHistory, pace: Pace) -> ApprovalHistory:

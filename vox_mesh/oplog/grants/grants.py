@@ -202,6 +202,10 @@ class Grants:
 
     def _delegation_guards(self, parent: Grant, grant: Grant) -> Iterator[Statement]:
         """Yield the guards of a delegation: agents make them, and each stays in the log."""
+        # Both agents still have the keys that the grants name: one that was replaced may be stolen.
+        for each in (parent, grant):
+            is_admitted = (*self._mesh, each.agent, each.agent_key)
+            yield Statement(_SQL["refuse_unless_admitted"], is_admitted, refusal=_NOT_ADMITTED)
         of_parent = (*self._mesh, parent.grant_id)
         in_force = (*of_parent, MAX_DELEGATIONS)
         yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_IN_FORCE)
@@ -219,7 +223,7 @@ class Grants:
             canonical({"grant": grant_id}),
             Statement(_SQL["refuse_unless_granted"], values, refusal=_NOT_IN_FORCE),
             Statement(_SQL["revoke"], values),
-            end_usage(self._mesh),
+            *end_usage(self._mesh),
         )
 
     def _terms(
@@ -243,7 +247,7 @@ class Grants:
             signed.payload,
             *guards,
             Statement(_SQL["prune"], (*self._mesh, _PRUNED_AT_ONCE, _KEPT_MS)),
-            end_usage(self._mesh),
+            *end_usage(self._mesh),
             Statement(_SQL["grant"], (*self._mesh, *row)),
         )
 

@@ -1,7 +1,7 @@
 """The use of grants with rates and limits on open items, counted in the transactions of what is done by them.
 
 Each use is a row, so rates are exact: within any period of their length, there are at most as many uses.
-What jobs may cost of budgets is counted by the scripts that schedule them.
+What jobs cost of budgets is counted by their reservations.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from vox_mesh.errors import LimitReached, OverGrantBudget, RateExceeded, TooMany
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant
 from vox_mesh.model.grants.limits import MILLI, Item, ItemKind, LimitedUse, Use, budgets_of, limited_uses
+from vox_mesh.oplog.grants.reservations import end_reservations, read_reserved
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement, new_key
 from vox_mesh.store.store import Store
@@ -92,9 +93,9 @@ def usage_statements(mesh: tuple[str, str], uses: Sequence[LimitedUse]) -> tuple
     )
 
 
-def end_usage(mesh: tuple[str, str]) -> Statement:
-    """Return the statement that forgets the uses of grants which are not in force any more."""
-    return Statement(_SQL["end"], mesh)
+def end_usage(mesh: tuple[str, str]) -> tuple[Statement, ...]:
+    """Return what forgets the uses and reservations of grants which are not in force any more."""
+    return Statement(_SQL["end"], mesh), end_reservations(mesh)
 
 
 async def read_usage(store: Store, uses: Sequence[LimitedUse]) -> list[UsageFigures]:
@@ -125,14 +126,6 @@ async def uses_of(store: Store, grants: Sequence[Grant]) -> list[LimitUse]:
         LimitUse(grant_id, "jobs", f"budget {budget}", reserved.get(grant_id, 0) / MILLI, budget)
         for grant_id, budget in budgets.items()
     ]
-
-
-async def read_reserved(store: Store, grant_ids: Sequence[str]) -> dict[str, int]:
-    """Return what the jobs that were scheduled by grants in force may cost, in thousandths of beats."""
-    values = (*store.mesh_id, orjson.dumps(grant_ids).decode())
-    return {
-        row["grant_id"]: row["reserved_mbu"] for row in await store.read(_SQL["reserved"], values, fresh=True)
-    }
 
 
 def _values(mesh: tuple[str, str], uses: Sequence[LimitedUse]) -> tuple[str, str, str]:
