@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vox_mesh.model.grants.approval import ApprovalHistory
-from vox_mesh.model.grants.audit import GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.oplog.findings import ChainFinding
 from vox_mesh.oplog.grants.grant_log import GrantLog
@@ -25,6 +24,8 @@ class GrantLogAudit:
         history = await self._log.history()
         if not history.is_in_use:
             return []
+        from vox_mesh.model.grants.audit import GrantAudit  # imported late: it takes long, and few need it
+
         pace = Pace()
         audit = GrantAudit(history, await self._approvals(history, pace))
         async for page in read(node_id, last_id):
