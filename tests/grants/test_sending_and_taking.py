@@ -149,6 +149,7 @@ async def test_jobs_are_taken_as_often_and_as_many_as_the_grant_allows(
     await owner.grants.issue("bob", ["job.take rate 2/1d open 1"])
     for number in range(3):
         await other.jobs.schedule("b", number)
+    await owner.store.synced()
     for _ in range(2):
         (taken,) = await owner.work.take("bob", ["b"], count=2)
         with pytest.raises(TooManyOpen):

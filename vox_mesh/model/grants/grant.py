@@ -63,6 +63,11 @@ class Terms(NamedTuple):
         found = [each for each in self.capabilities if each.act.covers(act)]
         return min(found, key=lambda each: (each.asks, each.is_limited), default=None)
 
+    @property
+    def are_limited(self) -> bool:
+        """Return whether they have a budget, a rate, or a limit on open items."""
+        return self.budget is not None or any(each.is_limited for each in self.capabilities)
+
     def is_valid_at(self, time_ms: int) -> bool:
         """Return whether a time is within its validity."""
         return self.from_ms <= time_ms and (self.until_ms is None or time_ms < self.until_ms)

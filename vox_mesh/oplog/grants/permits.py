@@ -40,6 +40,9 @@ if TYPE_CHECKING:  # most meshes have no grants
 
 _SQL: Final = named("grants")
 _MAX_KNOWN: Final = 10_000
+_RECENT_MS: Final = 1_000
+"""How old the known history of grants may be for a first attempt. The guard of a write refuses what is no
+longer granted, and then it is read again."""
 
 
 Acted = TypeVar("Acted")
@@ -102,6 +105,7 @@ class Permits:
         self._writer = writer
         self._need_grants: set[str] = set()
         self._are_in_use: bool | None = None
+        self._last_read: tuple[int, GrantHistory] | None = None
         self._must_be_strict = must_be_strict
         self._was_strict = False
         self.ask: Ask | None = None
@@ -231,9 +235,12 @@ class Permits:
             raise NotStrict
 
     async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
-        if is_logged or agent in self._need_grants:
-            return await self._find(agent, acts)
-        return self.by(agent, None)
+        if not (is_logged or agent in self._need_grants):
+            return self.by(agent, None)
+        if self._last_read is not None and self._clock.now_ms - self._last_read[0] < _RECENT_MS:
+            with suppress(NotGranted):  # there may be a grant by now
+                return self._permit_in(self._last_read[1], agent, acts())
+        return await self._find(agent, acts)
 
     async def permit(self, agent: str, acts: FindActs) -> Permit:
         """Return the permit of an agent for acts; they are worked out only if grants are in use.
@@ -246,11 +253,14 @@ class Permits:
     async def _find(self, agent: str, acts: FindActs) -> Permit:
         if not (agent in self._need_grants or await self._is_in_use()):
             return self.by(agent, None)
-        history = await self._log().history()
-        wanted = acts()
-        grant = self._grant_for(agent, wanted, history)
+        read_ms, history = self._clock.now_ms, await self._log().history()
+        self._last_read = read_ms, history
+        return self._permit_in(history, agent, acts())
+
+    def _permit_in(self, history: GrantHistory, agent: str, acts: Sequence[Act]) -> Permit:
+        grant = self._grant_for(agent, acts, history)
         permit = self.by(agent, None if grant is None else grant.grant_id)
-        return permit if grant is None else permit._replace(limits=self.limits_of(grant, wanted, history))
+        return permit if grant is None else permit._replace(limits=self.limits_of(grant, acts, history))
 
     def without_grant(self, agent: str) -> Permit:
         """Return the permit of an agent for what it may do without a grant, whether it is admitted or not."""
@@ -262,9 +272,12 @@ class Permits:
 
     def limits_of(self, grant: Grant, acts: Sequence[Act], history: GrantHistory) -> GrantLimits | None:
         """Return the rates, limits and budgets of a grant that concern acts, if there are any."""
+        chain = history.chain(grant.grant_id)
+        if not any(each.terms.are_limited for each in chain):
+            return None
         from vox_mesh.oplog.grants.usage import GrantLimits
 
-        limits = GrantLimits(self._store.mesh_id, history.chain(grant.grant_id), acts)
+        limits = GrantLimits(self._store.mesh_id, chain, acts)
         return limits if limits.uses or limits.budgets else None
 
     def _grant_for(self, agent: str, acts: Sequence[Act], history: GrantHistory) -> Grant | None:
