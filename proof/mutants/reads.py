@@ -17,7 +17,7 @@ READ_PLANTS: Final = (
                 "return Load.WRITE if self.load is Load.SCAN else self.load if waits",
             ),
         ),
-        ("test_one_read_of_everything_runs_at_a_time_and_tokens_take_turns",),
+        ("test_a_token_reads_everything_once_at_a_time_and_leaves_a_place_for_others",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
