@@ -61,7 +61,7 @@ def test_a_slow_play_keeps_every_promise_over_a_longer_time() -> None:
     usual, slow = run_seed(12, only=["locks", "beats"]), run_seed(12, only=["locks", "beats"], slowness=10.0)
     assert slow.holds, [str(verdict) for verdict in slow.broken]
     assert slow.faults == usual.faults
-    assert slow.seconds > 8 * usual.seconds
+    assert slow.seconds > 5 * usual.seconds  # the end of a play is not slower
 
 
 def test_a_history_that_was_written_is_judged_as_it_was(tmp_path: Path) -> None:
