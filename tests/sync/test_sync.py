@@ -6,11 +6,13 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from vox_mesh.errors import BadSettings, BadValue, LockHeld, LockLost, StoreClos
 from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.sync import ManualClock, Mesh, MeshHarness, MeshNode, timeout
-from vox_mesh.sync.loop_thread import Call
+from vox_mesh.sync.loop_thread import Call, LoopThread
 
 _PATIENCE_S: Final = 30.0
 _SHORT_S: Final = 0.05
@@ -346,7 +348,7 @@ def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
     messages = mesh.messages.receive("unused")
     waiting = Call.wait_for
 
-    def interrupted(call: Call, *events: Future[object], limited: bool = True) -> None:
+    def interrupted(call: Call, *_: object, limited: bool = True) -> None:
         monkeypatch.setattr(Call, "wait_for", waiting)
         raise KeyboardInterrupt
 
@@ -360,6 +362,32 @@ def test_ctrl_c_before_a_call_waits_cancels_what_has_begun(
         mesh.locks.acquire("x", wait=_PATIENCE_S)
     mesh.locks.release(held)
     assert mesh.locks.holders() == []  # no one waits for it any more
+
+
+def test_ctrl_c_at_any_point_of_a_call_ends_it_and_harms_no_other() -> None:
+    with LoopThread() as loop:
+        for point in count():
+            passed = count()
+
+            def interrupt(*_: object, passed: Iterator[int] = passed, point: int = point) -> Any:
+                if next(passed) == point:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return interrupt
+
+            sys.settrace(interrupt)
+            try:
+                loop.run(lambda: asyncio.sleep(0.01), None)
+                break  # it ended before that point
+            except KeyboardInterrupt:
+                assert loop.run(_one, None) == 1
+            finally:
+                sys.settrace(None)
+        assert point > 20
+
+
+async def _one() -> int:
+    return 1
 
 
 def test_a_service_is_created_in_the_loop(mesh: MeshNode, monkeypatch: pytest.MonkeyPatch) -> None:

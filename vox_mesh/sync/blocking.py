@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from functools import cache, cached_property, wraps
 from types import TracebackType
@@ -138,7 +137,7 @@ class Block(AbstractContextManager[Any]):
         self._manager = manager
         self._node = node
         self._entering = threading.Lock()
-        self._entered: Future[Any] = Future()
+        self._entered: list[Any] = []
         self._call: Call | None = None
         self._among: list[Any] = []
 
@@ -148,7 +147,9 @@ class Block(AbstractContextManager[Any]):
         try:
             async with self._manager as value:
                 self._left: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-                self._entered.set_result(value)
+                self._entered.append(value)
+                if self._call is not None:
+                    self._call.wake()
                 error = await self._left
                 if error is not None:
                     raise error
@@ -166,12 +167,12 @@ class Block(AbstractContextManager[Any]):
                     "block can be entered only once", hint="create another one, such as with `hold(...)`"
                 )
             self._call = call = self._loop.call(self._inside, self._node)
-        call.run(self._entered)
-        if not self._entered.done():
+        call.run(lambda: bool(self._entered))
+        if not self._entered:
             call.result()
         self._among = self._loop.blocks
         self._among.append(self)
-        value = self._entered.result()
+        (value,) = self._entered
         wrap = _wrap if is_service(value) else _wrap_result
         return wrap(self._loop, value, self._node)
 
@@ -183,7 +184,7 @@ class Block(AbstractContextManager[Any]):
         assert call is not None
         if self in self._among:
             self._among.remove(self)  # the list is that of the entering thread, which may be another one
-        is_over = call.ended.done()
+        is_over = call.is_over
         if is_over and error is not None:
             return False  # the exception of the block stands
         if not is_over:
@@ -205,5 +206,5 @@ class Block(AbstractContextManager[Any]):
     def refuse_if_lost(self, node: object) -> None:
         """Raise the reason if the block has ended early, and belongs to this node."""
         call = self._call
-        if call is not None and call.ended.done() and self._node in (None, node):
+        if call is not None and call.is_over and self._node in (None, node):
             call.result()

@@ -7,8 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 _Ended = tuple[Any, BaseException | None]
 
+_LOOK_S: Final = 0.5
+"""How long a thread waits without looking for Ctrl-C: a signal just before it waits does not wake it."""
+
 
 class _Limits(threading.local):
     """The deadline of a thread's calls, if any."""
@@ -28,6 +32,10 @@ class _Limits(threading.local):
 
 
 _limits: Final = _Limits()
+
+
+def _never() -> bool:
+    return False
 
 
 @contextmanager
@@ -44,13 +52,23 @@ def timeout(seconds: Duration | None) -> Iterator[None]:
 
 
 class Call:
-    """A coroutine that runs in the loop while a thread waits."""
+    """A coroutine that runs in the loop while a thread waits.
+
+    Ctrl-C may come at any point of the wait. The thread and the loop share no lock: an interrupted thread
+    could keep one that the loop needs to end the call, as those of `concurrent.futures` are.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[Any]]) -> None:
         self._loop = loop
         self._work = work
         self._task: asyncio.Task[_Ended] | None = None
-        self.ended: Future[_Ended] = Future()
+        self._ended: _Ended | None = None
+        self._woken: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._ended is not None
 
     def begin(self) -> None:
         """Start the coroutine in the loop, without waiting."""
@@ -75,12 +93,20 @@ class Call:
         if task.cancelled():
             self.abandon()
         else:
-            self.ended.set_result(task.result())
+            self._end(task.result())
 
     def abandon(self) -> None:
         """Mark the call as never done."""
-        if not self.ended.done():
-            self.ended.set_result((None, asyncio.CancelledError()))
+        self._end((None, asyncio.CancelledError()))
+
+    def _end(self, ended: _Ended) -> None:
+        if self._ended is None:
+            self._ended = ended
+            self.wake()
+
+    def wake(self) -> None:
+        """Have a waiting thread look whether it still waits for something."""
+        self._woken.put(None)
 
     def cancel(self) -> None:
         """Cancel the call, and wait until it has ended."""
@@ -88,7 +114,7 @@ class Call:
             self._loop.call_soon_threadsafe(self._cancel)
         except RuntimeError:  # the loop is closed, so every call has ended
             self.abandon()
-        wait((self.ended,))
+        self._wait_until(_never, None)
 
     def _cancel(self) -> None:
         if self._task is None:
@@ -96,36 +122,50 @@ class Call:
         else:
             self._task.cancel()
 
-    def run(self, *events: Future[Any], limited: bool = True) -> None:
+    def run(self, is_enough: Callable[[], bool] = _never, *, limited: bool = True) -> None:
         """Start the call and wait as `wait_for` does; Ctrl-C cancels it from the start."""
         try:
             self.begin()
-            self.wait_for(*events, limited=limited)
+            self.wait_for(is_enough, limited=limited)
         except BaseException:
             self.cancel()
             raise
 
-    def wait_for(self, *events: Future[Any], limited: bool = True) -> None:
-        """Wait for the end of the call or one of the events; Ctrl-C and the thread's timeout cancel it.
+    def wait_for(self, is_enough: Callable[[], bool] = _never, *, limited: bool = True) -> None:
+        """Wait until the call ends or it is enough; Ctrl-C and the thread's timeout cancel it.
 
         Cleanup is not `limited`: it runs after the timeout.
         """
         until = _limits.until if limited else None
-        left = None if until is None else max(0.0, until - time.monotonic())
         try:
-            done, _ = wait((self.ended, *events), timeout=left, return_when="FIRST_COMPLETED")
+            is_done = self._wait_until(is_enough, until)
         except BaseException:
             self.cancel()
             raise
-        if not done:
+        if not is_done:
             self.cancel()
-            if isinstance(self.ended.result()[1], asyncio.CancelledError):
+            if isinstance(self._outcome[1], asyncio.CancelledError):
                 raise TimeoutError("call timed out")
+
+    def _wait_until(self, is_enough: Callable[[], bool], until: float | None) -> bool:
+        """Return whether it ended, or was enough, before the time was up."""
+        while not (self.is_over or is_enough()):
+            left_s = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
+            if left_s <= 0:
+                return False
+            with suppress(Empty):
+                self._woken.get(timeout=left_s)
+        return True
+
+    @property
+    def _outcome(self) -> _Ended:
+        assert self._ended is not None, "asked only once it has ended"
+        return self._ended
 
     @property
     def error(self) -> BaseException | None:
         """The exception of the call, if it has failed."""
-        error = self.ended.result()[1] if self.ended.done() else None
+        error = None if self._ended is None else self._ended[1]
         if isinstance(error, asyncio.CancelledError):
             return StoreClosed("mesh was closed during the call")
         return error
@@ -134,7 +174,7 @@ class Call:
         """Return the result of the ended call, or raise its exception with its traceback."""
         error = self.error
         if error is None:
-            return self.ended.result()[0]
+            return self._outcome[0]
         try:
             raise error
         finally:
