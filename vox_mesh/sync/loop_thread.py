@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
-from weakref import WeakSet
 
 from vox_mesh.errors import StoreClosed, WrongThread
 from vox_mesh.model.base.durations import Duration, seconds_or_none
@@ -58,12 +57,17 @@ class Call:
     could keep one that the loop needs to end the call, as those of `concurrent.futures` are.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[Any]], unended: set[Call]
+    ) -> None:
+        """It stays among the `unended` ones until it has ended."""
         self._loop = loop
         self._work = work
+        self._unended = unended
         self._task: asyncio.Task[_Ended] | None = None
         self._ended: _Ended | None = None
         self._woken: SimpleQueue[None] = SimpleQueue()
+        unended.add(self)
 
     @property
     def is_over(self) -> bool:
@@ -90,6 +94,7 @@ class Call:
             return None, error
 
     def _settle(self, task: asyncio.Task[_Ended]) -> None:
+        self._task = None  # it is deleted in the loop: Ctrl-C in a weak reference's callback would be lost
         if task.cancelled():
             self.abandon()
         else:
@@ -102,6 +107,7 @@ class Call:
     def _end(self, ended: _Ended) -> None:
         if self._ended is None:
             self._ended = ended
+            self._unended.discard(self)
             self.wake()
 
     def wake(self) -> None:
@@ -214,7 +220,7 @@ class LoopThread:
         # A daemon: a script that does not close the mesh must still exit.
         self._thread = threading.Thread(target=self._serve, name="vox-mesh-sync", daemon=True)
         self._blocks = threading.local()
-        self._calls: WeakSet[Call] = WeakSet()
+        self._calls: set[Call] = set()
 
     def __enter__(self) -> LoopThread:
         """Start the thread."""
@@ -267,9 +273,7 @@ class LoopThread:
         return self._call(work)
 
     def _call(self, work: Callable[[], Awaitable[Any]]) -> Call:
-        call = Call(self._loop, work)
-        self._calls.add(call)  # before it starts: the end of the loop must know it
-        return call
+        return Call(self._loop, work, self._calls)  # the end of the loop must know it before it starts
 
     def soon(self, what: Callable[[], object]) -> None:
         """Schedule a function in the loop."""
