@@ -141,6 +141,7 @@ def acked_once(history: History) -> Iterator[str | int]:
 def acked_stays(history: History) -> Iterator[str | int]:
     """An acknowledged message is not handed out again."""
     losses, handed, sends = Losses(history), _handed(history), _sends(history)
+    pace = pace_of(history, PACE_NOTE)
     stops = [(each.data["player"], each.at) for each in history.notes("resumed")]
     for key, operations in _acks(history).items():
         kept = [operation for operation in operations if not losses.may_have_lost(operation)]
@@ -150,8 +151,14 @@ def acked_stays(history: History) -> Iterator[str | int]:
             yield 1
             was_stopped = any(who == event.who and abs(at - event.at) <= _STIRS_S for who, at in stops)
             is_repeated = _is_repeated(event, kept[0], sends[key])
-            if event.at > kept[0].ended and not was_stopped and not is_repeated:
+            is_claim_lost = losses.touches(_claimed_at(event, pace), event.at)
+            if event.at > kept[0].ended and not (was_stopped or is_repeated or is_claim_lost):
                 yield f"message {key} was handed to {_describe(event)} at {event.at:.3f}, after {kept[0]}"
+
+
+def _claimed_at(event: Event, pace: Pace | None) -> float:
+    """Return when a message was claimed. A rollback since then may have lost the claim, and others got it."""
+    return event.at if pace is None else event.at + event.data["left_s"] - lease_of(pace) - _SLACK_S
 
 
 def _sends(history: History) -> dict[str, list[Operation]]:

@@ -84,6 +84,13 @@ def test_a_message_that_comes_again_after_its_acknowledgement_is_found() -> None
     assert faults(HANDOUT_CHECKS, "acked-stays", lost, *again) == []
 
 
+def test_a_message_may_come_late_to_a_consumer_whose_claim_was_lost() -> None:
+    lost = noted("stage", "store.went_back", 3.0, kept_until=1.0, lost_at=2.9, back_at=3.0)
+    before = PACE, lost, _acked("ada", 3.5)
+    assert faults(HANDOUT_CHECKS, "acked-stays", *before, _handed("bob", 4.0, left_s=_LEASE_S - 2.0)) == []
+    assert faults(HANDOUT_CHECKS, "acked-stays", *before, _handed("bob", 4.0))
+
+
 def test_a_message_may_come_again_if_it_was_sent_again_and_relayed() -> None:
     acked, relayed = _acked("ada", 2.0), _handed("bob", 4.0, is_relayed=True)
     assert faults(HANDOUT_CHECKS, "acked-stays", acked, _sent(3.0), relayed) == []
