@@ -15,18 +15,18 @@ SERVER :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test lint style chaos hostile simulate mutants bench soak lock sqld faketime clean
+.PHONY: help demo docs test lint style chaos hostile editing simulate mutants bench soak lock sqld faketime npm browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) $(SERVER) ## run a mesh on this machine, without a server; SERVER=sqld: with one; STRICT=1: by grants only
-	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER)) $(if $(STRICT),--strict)
+demo: $(READY) $(SERVER) ## run a mesh on this machine, without a server; SERVER=sqld: with one; STRICT=1: by grants only; KEEP=1: the console stays open
+	@$(BIN)/python -m tools.demo $(if $(SERVER),--server $(SERVER)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
 docs: $(SITE) ## build the documentation as a site, in the folder site
 	@$(BIN)/python -m tools.site
 
-test: $(TOOLS) style sqld faketime ## run ruff, mypy --strict and all tests
+test: $(TOOLS) style sqld faketime npm browser ## run ruff, mypy --strict and all tests
 	@$(BIN)/python -m tools.gate
 
 lint: style ## run ruff and mypy --strict
@@ -42,6 +42,9 @@ chaos: $(TOOLS) sqld ## run real processes under faults: SECONDS=180 SEED=n STOR
 hostile: $(TOOLS) sqld ## attack real processes and their database: SECONDS=60 SEED=n STORE=file|sqld
 	@$(BIN)/python -m proof.hostile --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) --store $(or $(STORE),file)
 
+editing: $(TOOLS) sqld ## have agents edit one repository over MCP and hooks: SECONDS=120 SEED=n STORE=file|sqld
+	@$(BIN)/python -m proof.editing --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) --store $(or $(STORE),file)
+
 simulate: $(TOOLS) ## simulate many nodes, every step drawn from a seed: SEEDS=1000 SLOW=20
 	@$(BIN)/python -m proof.simulate --seeds $(or $(SEEDS),1000) --slow $(or $(SLOW),1)
 
@@ -51,7 +54,7 @@ mutants: $(TOOLS) sqld ## check that every planted bug is found
 bench: $(TOOLS) $(PEERS) sqld ## measure against raw limits and peers: a table, and JSON in bench/results
 	@$(BIN)/python -m bench
 
-soak: $(TOOLS) sqld ## run everything at length: tests, an hour of chaos, 10,000 seeds, all planted bugs
+soak: $(TOOLS) sqld npm browser ## run everything at length: tests, an hour of chaos, 10,000 seeds, all planted bugs
 	@VOX_SOAK=1 $(BIN)/python -m pytest -m soak -s
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store file
 	@$(BIN)/python -m proof.chaos --seconds 1800 --rest 0.1 --store sqld
@@ -66,6 +69,12 @@ sqld: $(TOOLS)
 
 faketime: $(TOOLS)
 	@$(BIN)/python -m tools.install_faketime > /dev/null
+
+npm: $(TOOLS)
+	@$(BIN)/python -m tools.install_npm > /dev/null
+
+browser: $(TOOLS)
+	@$(BIN)/python -m tools.install_browser > /dev/null
 
 clean: ## remove everything installed, built or cached
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site bench/results
@@ -92,7 +101,7 @@ $(SITE): $(READY) requirements/docs.lock requirements/diagrams.lock
 lock: $(READY) ## update the locked versions: run, image, docs, dev
 	@$(PIP) uv
 	@$(LOCK) --output-file requirements/run.lock
-	@$(LOCK) --extra otel --output-file requirements/image.lock
+	@$(LOCK) --extra otel --extra mcp --output-file requirements/image.lock
 	@$(LOCK) --extra docs --output-file requirements/docs.lock
 	@$(LOCK) --extra dev --output-file requirements/dev.lock
 

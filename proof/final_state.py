@@ -64,6 +64,7 @@ TABLES: Final = (
         ),
     ),
     Table("spend_limits", ("subject", "resource"), ("most", "reserve", "spent")),
+    Table("mcp_tasks", ("scope_id", "repository_id", "task_hash"), ("job_id", "created_ms")),
     Table("job_crons", ("name",), ("next_ms", "last_ms", "last_job")),
     Table(
         "a2a_messages",

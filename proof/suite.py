@@ -22,8 +22,10 @@ from proof.checkers.oplog import OPLOG_CHECKS
 from proof.checkers.phases import PHASE_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
+from proof.checkers.pruning import PRUNING_CHECKS
 from proof.checkers.rules import RULE_CHECKS
 from proof.checkers.spending import SPENDING_CHECKS
+from proof.checkers.tasks import TASK_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
 from proof.workloads.approvals import APPROVALS
@@ -39,8 +41,10 @@ from proof.workloads.looks import LOOKS
 from proof.workloads.messages import MESSAGES
 from proof.workloads.oplog import OPLOG
 from proof.workloads.phases import PHASES
+from proof.workloads.pruning import PRUNING
 from proof.workloads.rules import RULES
 from proof.workloads.spending import SPENDING
+from proof.workloads.tasks import TASKS
 from proof.workloads.writes import WRITES
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -49,7 +53,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
-    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS),
+    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -63,8 +67,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     *JOB_CHECKS,
     *CRON_CHECKS,
     *RULE_CHECKS,
+    *PRUNING_CHECKS,
     *SPENDING_CHECKS,
     *APPROVAL_CHECKS,
+    *TASK_CHECKS,
     *GRANT_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,

@@ -50,9 +50,10 @@ GROUP BY holder_agent
 -- part: RUNNING
 -- Jobs that agents have taken, and jobs that run on the node of an agent.
 SELECT agent_id, count(*) AS number,
-    json_group_array(json_array(CAST(job_id AS TEXT), CAST(kind AS TEXT))) FILTER (WHERE place <= ?8) AS some
+    json_group_array(json_array(CAST(job_id AS TEXT), CAST(kind AS TEXT), CAST(started_ms AS INTEGER)))
+        FILTER (WHERE place <= ?8) AS some
 FROM (
-    SELECT coalesce(t.agent_id, h.agent_id) AS agent_id, j.job_id, j.kind,
+    SELECT coalesce(t.agent_id, h.agent_id) AS agent_id, j.job_id, j.kind, j.started_ms,
         row_number() OVER (PARTITION BY coalesce(t.agent_id, h.agent_id) ORDER BY j.id) AS place
     FROM jobs AS j INDEXED BY jobs_held
     LEFT JOIN job_takes AS t ON t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = j.job_id
@@ -71,7 +72,7 @@ GROUP BY agent_id
 -- part: ANNOUNCED
 -- The live node that announces each agent as its own.
 SELECT agent_id, node_id, max(last_seen_ms) AS last_seen_ms FROM mesh_heartbeats
-WHERE OF_MESH AND agent_id IS NOT NULL AND left_ms IS NULL AND last_seen_ms > ?3 - ?11 * tick_ms GROUP BY agent_id
+WHERE OF_MESH AND agent_id IS NOT NULL AND left_ms IS NULL AND last_seen_ms + spare_ms > ?3 - ?11 * tick_ms GROUP BY agent_id
 
 -- part: RECEIVED
 -- The node where each agent last received.
@@ -85,7 +86,7 @@ WHERE OF_MESH AND receiver_agent NOT LIKE 'role:%' GROUP BY receiver_agent
 CAST(json_array(
     n.agent_id, CAST(coalesce(a.node_id, p.node_id, r.node_id, s.node_id) AS TEXT), CAST(coalesce(p.is_attached, 0) AS INTEGER),
     a.node_id IS NOT NULL,
-    (SELECT h.left_ms IS NULL AND h.last_seen_ms > ?3 - ?11 * h.tick_ms FROM mesh_heartbeats AS h
+    (SELECT h.left_ms IS NULL AND h.last_seen_ms + h.spare_ms > ?3 - ?11 * h.tick_ms FROM mesh_heartbeats AS h
      WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = p.node_id),
     CAST(p.action AS TEXT), CAST(p.first_seen_ms AS INTEGER),
     CAST(max(coalesce(p.seen_ms, 0), coalesce(a.last_seen_ms, 0), coalesce(r.seen_ms, 0),

@@ -24,7 +24,7 @@ SELECT
         FROM job_counts AS k
         WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
         GROUP BY 1)) AS jobs_ready,
-    (SELECT json_group_array(json_array(node_id, last_seen_ms, tick_ms)) FROM mesh_heartbeats
+    (SELECT json_group_array(json_array(node_id, last_seen_ms, tick_ms, CAST(spare_ms AS INTEGER))) FROM mesh_heartbeats
         WHERE OF_MESH AND left_ms IS NULL AND typeof(node_id) = 'text' AND typeof(last_seen_ms) = 'integer'
           AND tick_ms BETWEEN 1 AND 1e15) AS nodes,
     (SELECT count(*) FROM mesh_heartbeats WHERE OF_MESH AND left_ms IS NOT NULL) AS nodes_left,
@@ -41,6 +41,8 @@ SELECT
         SELECT 1 FROM a2a_messages INDEXED BY a2a_messages_ended
         WHERE OF_MESH AND ended_ms IS NOT NULL AND state = 'dead' LIMIT ?5)) AS messages_dead,
     (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS conflicts_open,
+    (SELECT json_group_array(json_array(subject, pruned, needed, completed_ms)) FROM retention_progress
+        WHERE OF_MESH) AS pruning,
     (SELECT document FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1) AS last_report,
     (SELECT json_group_array(json_array(subject, part)) FROM (
         SELECT subject, spent_bu / max_bu AS part FROM (

@@ -263,6 +263,7 @@ CREATE TABLE IF NOT EXISTS mesh_heartbeats (
     machine_id        TEXT    NOT NULL,
     place             TEXT    NOT NULL,  -- the slot: one live process at a time, by a lock of the OS
     policy_roots TEXT,  -- JSON array: the policy roots of which it runs jobs; NULL: any
+    spare_ms INTEGER NOT NULL DEFAULT 0,  -- how much longer than a tick its next heartbeat may take
     PRIMARY KEY (scope_id, repository_id, node_id)
 ) WITHOUT ROWID;
 
@@ -401,6 +402,10 @@ WHERE kind IN ('AdmitAgent', 'Grant', 'Delegate', 'Revoke', 'SetStrict');
 -- The ops that decide which keys of nodes count, in order.
 CREATE INDEX IF NOT EXISTS agent_oplog_of_keys ON agent_oplog (scope_id, repository_id, hlc)
 WHERE kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership');
+
+-- The ops about archived segments of the log, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_segments ON agent_oplog (scope_id, repository_id, id)
+WHERE kind = 'ArchiveSegment';
 
 -- Agents that act by grants only, and the grants that are in force: one that is revoked is deleted, with all that was
 -- delegated from it. The signed ops in the log say what each allows. Older nodes do not check them.
@@ -691,6 +696,10 @@ CREATE INDEX IF NOT EXISTS jobs_open ON jobs (scope_id, repository_id, id) WHERE
 CREATE INDEX IF NOT EXISTS jobs_gone_wrong ON jobs (scope_id, repository_id, state, id)
 WHERE state IN ('failed', 'aborted');
 
+-- Failed jobs by the time of their failure, and the retries of jobs: whether a failure still needs attention.
+CREATE INDEX IF NOT EXISTS jobs_failed ON jobs (scope_id, repository_id, ended_ms) WHERE state = 'failed';
+CREATE INDEX IF NOT EXISTS jobs_retries ON jobs (scope_id, repository_id, retry_of) WHERE retry_of IS NOT NULL;
+
 -- The dependencies of jobs: another job's success, its end, or an op in the log.
 CREATE TABLE IF NOT EXISTS job_predecessors (
     scope_id       TEXT    NOT NULL,
@@ -745,7 +754,23 @@ CREATE TABLE IF NOT EXISTS job_questions (
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 
--- The number of jobs of each kind in each state. Only the triggers below write it.
+-- Tasks of MCP clients: by which a client reads, answers and cancels a job that it has submitted. A row only says
+-- where to look: the op that scheduled the job has the hash, too.
+CREATE TABLE IF NOT EXISTS mcp_tasks (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    task_hash     TEXT    NOT NULL,  -- of the task's id, which only the client has
+    job_id        TEXT    NOT NULL,
+    agent_id      TEXT    NOT NULL,  -- the agent that has submitted the job
+    approval_id   TEXT,              -- the approval that the job waits for, or has waited for
+    created_ms    INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, task_hash)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS mcp_tasks_of_agent ON mcp_tasks (scope_id, repository_id, agent_id, created_ms);
+CREATE INDEX IF NOT EXISTS mcp_tasks_by_age ON mcp_tasks (scope_id, repository_id, created_ms);
+
+-- The number of jobs of each kind in each state. The triggers below write it, and pruning.
 CREATE TABLE IF NOT EXISTS job_counts (
     scope_id      TEXT    NOT NULL,
     repository_id TEXT    NOT NULL,
@@ -911,6 +936,42 @@ CREATE TABLE IF NOT EXISTS job_artifacts (
     UNIQUE (scope_id, repository_id, hash)
 );
 
+-- How long rows are kept: the policies that differ from the defaults in code.
+CREATE TABLE IF NOT EXISTS retention_policies (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    subject       TEXT    NOT NULL,
+    kind          TEXT    NOT NULL,  -- empty: all kinds without a policy of their own
+    age_ms        INTEGER,           -- NULL: kept whatever their age
+    max_rows      INTEGER,           -- NULL: any number
+    PRIMARY KEY (scope_id, repository_id, subject, kind)
+) WITHOUT ROWID;
+
+-- How far pruning is, by subject. The empty subject stands for the whole pass.
+CREATE TABLE IF NOT EXISTS retention_progress (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    subject       TEXT    NOT NULL,
+    position      INTEGER NOT NULL,  -- where the next pass continues; 0: at the beginning
+    pruned        INTEGER NOT NULL,  -- the rows pruned so far
+    needed        INTEGER NOT NULL,  -- the rows past their policy that something still needed
+    needed_so_far INTEGER NOT NULL,  -- the same, of the pass that is not complete
+    attempted_ms  INTEGER NOT NULL,
+    completed_ms  INTEGER,           -- when a pass last reached the end; NULL: never
+    PRIMARY KEY (scope_id, repository_id, subject)
+) WITHOUT ROWID;
+
+-- The size of each table at the end of a day, for growth and forecast. Rows are pruned after a year.
+CREATE TABLE IF NOT EXISTS size_samples (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    day           INTEGER NOT NULL,  -- since 1970
+    table_name    TEXT    NOT NULL,
+    row_count     INTEGER NOT NULL,
+    bytes         INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, day, table_name)
+) WITHOUT ROWID;
+
 -- --- the rhythm ------------------------------------------------------------------------------------
 
 -- The tempos of the mesh: each applies from its anchor, which is a downbeat of the previous one, until the next.
@@ -1053,6 +1114,9 @@ CREATE INDEX IF NOT EXISTS help_threads_open ON help_threads (scope_id, reposito
     WHERE ended_ms IS NULL;
 CREATE INDEX IF NOT EXISTS help_threads_ended ON help_threads (scope_id, repository_id, ended_ms)
     WHERE ended_ms IS NOT NULL;
+-- The few of them whose promise was broken.
+CREATE INDEX IF NOT EXISTS help_threads_broken ON help_threads (scope_id, repository_id, ended_ms)
+WHERE ended_ms IS NOT NULL AND state IN ('broken', 'expired', 'unanswered');
 
 -- Ended phrases, and their cost.
 CREATE TABLE IF NOT EXISTS phrase_ends (

@@ -19,7 +19,7 @@ WITH step AS (
       AND NOW_MS - w.low_ms - w.seen_ms BETWEEN -1000 AND ?3
       AND (
         SELECT 2 * coalesce(sum(h.last_seen_ms > NOW_MS - w.low_ms + ?1), 0) <= count(*) FROM mesh_heartbeats AS h
-        WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - w.low_ms - ?2 * h.tick_ms
+        WHERE h.left_ms IS NULL AND h.last_seen_ms + h.spare_ms > NOW_MS - w.low_ms - ?2 * h.tick_ms
           AND h.last_seen_ms > h.started_ms
       )
     ORDER BY age_ms LIMIT 1
@@ -29,7 +29,7 @@ SELECT NOW_MS AS now_ms, coalesce(max(correction_ms), 0) AS correction_ms, coale
     (SELECT age_ms FROM step) AS step_age_ms, (
         SELECT iif(2 * sum(h.last_seen_ms > NOW_MS + ?1) > count(*), max(h.last_seen_ms), NULL)
         FROM mesh_heartbeats AS h
-        WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?2 * h.tick_ms
+        WHERE h.left_ms IS NULL AND h.last_seen_ms + h.spare_ms > NOW_MS - ?2 * h.tick_ms
           AND (h.last_seen_ms > h.started_ms OR h.last_seen_ms > NOW_MS + ?1 AND NOT EXISTS (
             SELECT 1 FROM database_clock AS c
             WHERE h.last_seen_ms BETWEEN c.stepped_ms AND c.stepped_ms + c.step_ms + ?1
@@ -61,8 +61,8 @@ LEFT JOIN clock_witnesses AS w
 LEFT JOIN node_versions AS v
     ON v.scope_id = h.scope_id AND v.repository_id = h.repository_id AND v.node_id = h.node_id
 WHERE h.left_ms IS NULL AND (
-    max(h.last_seen_ms, coalesce(w.seen_ms, 0)) > ?1 - ?2 * h.tick_ms
-    OR h.last_seen_ms BETWEEN NOW_MS - ?2 * h.tick_ms AND NOW_MS
+    max(h.last_seen_ms, coalesce(w.seen_ms, 0)) + h.spare_ms > ?1 - ?2 * h.tick_ms
+    OR h.last_seen_ms BETWEEN NOW_MS - h.spare_ms - ?2 * h.tick_ms AND NOW_MS
 )
 
 -- part: NEXT_EPOCH
@@ -97,7 +97,7 @@ UPDATE database_clock SET
     modifier = printf('%+.3f seconds', (correction_ms + TOWARDS_ZERO) / 1000.0), slewed_ms = NOW_MS
 WHERE correction_ms <> 0 AND slewed_ms <= NOW_MS - 1000 AND (
     SELECT 2 * sum(abs(h.clock_distance_ms + correction_ms) <= ?2) > count(*) FROM mesh_heartbeats AS h
-    WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?1 * h.tick_ms
+    WHERE h.left_ms IS NULL AND h.last_seen_ms + h.spare_ms > NOW_MS - ?1 * h.tick_ms
 )
 
 -- name: drop_correction
@@ -107,7 +107,7 @@ UPDATE database_clock SET
     correction_ms = 0, modifier = '+0.000 seconds', epoch = NEXT_EPOCH, step_ms = -correction_ms,
     stepped_ms = RAW_MS, slewed_ms = RAW_MS
 WHERE correction_ms <> 0 AND abs(RAW_MS - ?1) <= ?2 AND NOT EXISTS (
-    SELECT 1 FROM mesh_heartbeats AS h WHERE h.left_ms IS NULL AND h.last_seen_ms > NOW_MS - ?3 * h.tick_ms
+    SELECT 1 FROM mesh_heartbeats AS h WHERE h.left_ms IS NULL AND h.last_seen_ms + h.spare_ms > NOW_MS - ?3 * h.tick_ms
 )
 
 -- name: is_there

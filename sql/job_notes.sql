@@ -43,3 +43,8 @@ FROM json_each(?5) AS i WHERE IS_CURRENT_CLAIM
 -- ?3: the job, ?4: after this piece, ?5: how many.
 SELECT n, claim_token, stream, text, logged_ms FROM job_logs
 WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 AND n > ?4 ORDER BY n LIMIT ?5
+
+-- name: logged_last
+-- The last ?4 pieces of the job ?3, newest first.
+SELECT n, claim_token, stream, text, logged_ms FROM job_logs
+WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3 ORDER BY n DESC LIMIT ?4

@@ -607,6 +607,11 @@ SELECT j.job_id FROM AWAITING_OPS AND EXISTS (
 
 -- --- queries ---------------------------------------------------------------------------------------------
 
+-- part: IN_WORKFLOW
+-- The name of a job in its workflow.
+iif(instr(manifest, '"workflow":{') > 0 AND json_valid(manifest),
+    substr(manifest ->> '$.inputs[0].workflow.job', 1, 200), NULL)
+
 -- name: ancestors
 -- A job and all that it waited for, the newest first, each with its last op.
 WITH RECURSIVE up (job_id) AS (
@@ -625,6 +630,11 @@ ORDER BY j.job_id <> ?3, j.id DESC LIMIT ?4
 
 -- name: find
 SELECT RECORD FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
+-- name: vertices
+-- Jobs as graphs show them.
+SELECT job_id, id, kind, state, IN_WORKFLOW AS title FROM jobs
+WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
 -- name: taken
 -- A job, and the take that its claim token belongs to.
@@ -818,17 +828,93 @@ CROSS JOIN PRIORITIES
 WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
 GROUP BY k.kind HAVING since_ms IS NOT NULL ORDER BY k.kind
 
+-- part: HOLDING_AGENT
+-- The agent on whose behalf a job is held.
+(SELECT t.agent_id FROM job_takes AS t WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.job_id = jobs.job_id
+    AND t.claim_token = jobs.claim_token AND jobs.lease_until_ms IS NOT NULL)
+
 -- part: WANTED
--- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many, ?8: down to this one. The newest first.
+-- ?3: kind or pattern, ?4: claimer, ?5: before this one, ?6: how many, ?8: down to this one, ?9: the agent that
+-- holds it, ?10 and ?11: the first and the last ULID of a run. The newest first.
 (?3 IS NULL OR kind = ?3 OR (substr(?3, -1) = '*'
     AND substr(kind, 1, length(?3) - 1) = substr(?3, 1, length(?3) - 1)))
-AND (?4 IS NULL OR claimer = ?4) AND id < ?5 AND id >= ?8 ORDER BY id DESC LIMIT ?6
+AND (?4 IS NULL OR claimer = ?4) AND id < ?5 AND id >= ?8 AND (?9 IS NULL OR HOLDING_AGENT = ?9)
+AND (?10 IS NULL OR ulid BETWEEN ?10 AND ?11) ORDER BY id DESC LIMIT ?6
+
+-- part: LISTED
+jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7) AND WANTED
+
+-- part: LISTED_OPEN
+jobs INDEXED BY jobs_open WHERE OF_MESH AND ended_ms IS NULL AND state = ?7 AND WANTED
+
+-- part: LISTED_FAILED
+jobs INDEXED BY jobs_gone_wrong WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = ?7 AND WANTED
+
+-- part: LISTED_OF_RUN
+jobs INDEXED BY jobs_by_ulid
+WHERE OF_MESH AND ulid BETWEEN ?10 AND ?11 AND (?7 IS NULL OR state = ?7) AND WANTED
+
+-- part: LISTED_OF_AGENT
+jobs WHERE OF_MESH AND job_id IN (
+    SELECT t.job_id FROM job_takes AS t WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.agent_id = ?9
+) AND (?7 IS NULL OR state = ?7) AND WANTED
+
+-- part: TABLE_ROW
+-- What tables of jobs show, without manifests.
+job_id, id, kind, state, IN_WORKFLOW AS title, ulid, priority, waits, attempts, max_attempts, claimer,
+HOLDING_AGENT AS agent, created_ms, not_before_ms, started_ms, ended_ms, lease_until_ms, exit_code,
+substr(reason, 1, 500) AS reason, retry_of, (
+    SELECT json_array(n.progress, substr(n.message, 1, 500)) FROM job_notes AS n
+    WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_id = jobs.job_id
+) AS note
 
 -- name: newest
 SELECT max(id) FROM jobs
 
 -- name: list
-SELECT RECORD FROM jobs NOT INDEXED WHERE OF_MESH AND (?7 IS NULL OR state = ?7) AND WANTED
+SELECT RECORD FROM LISTED
+
+-- name: list_open
+SELECT RECORD FROM LISTED_OPEN
+
+-- name: list_failed
+SELECT RECORD FROM LISTED_FAILED
+
+-- name: list_of_run
+SELECT RECORD FROM LISTED_OF_RUN
+
+-- name: list_of_agent
+SELECT RECORD FROM LISTED_OF_AGENT
+
+-- name: rows
+SELECT TABLE_ROW FROM LISTED
+
+-- name: rows_open
+SELECT TABLE_ROW FROM LISTED_OPEN
+
+-- name: rows_failed
+SELECT TABLE_ROW FROM LISTED_FAILED
+
+-- name: rows_of_run
+SELECT TABLE_ROW FROM LISTED_OF_RUN
+
+-- name: rows_of_agent
+SELECT TABLE_ROW FROM LISTED_OF_AGENT
+
+-- name: count
+SELECT count(*) FROM LISTED
+
+-- name: count_open
+SELECT count(*) FROM LISTED_OPEN
+
+-- name: count_failed
+SELECT count(*) FROM LISTED_FAILED
+
+-- name: count_of_run
+SELECT count(*) FROM LISTED_OF_RUN
+
+-- name: count_of_agent
+SELECT count(*) FROM LISTED_OF_AGENT
 
 -- name: of_run
 -- The jobs of a run of a workflow: their ULIDs are from ?3 to ?4.
@@ -849,14 +935,6 @@ SELECT label ->> 'run' AS run_id, label ->> 'name' AS name, count(*) AS jobs, su
 FROM labelled WHERE typeof(label ->> 'run') = 'text' AND typeof(label ->> 'name') = 'text'
 GROUP BY 1 ORDER BY 6 DESC, 1 DESC LIMIT ?4
 
--- name: list_open
-SELECT RECORD FROM jobs INDEXED BY jobs_open
-WHERE OF_MESH AND ended_ms IS NULL AND state = ?7 AND WANTED
-
--- name: list_failed
-SELECT RECORD FROM jobs INDEXED BY jobs_gone_wrong
-WHERE OF_MESH AND state IN ('failed', 'aborted') AND state = ?7 AND WANTED
-
 -- name: predecessors
 -- The dependencies of these jobs, met or not.
 SELECT d.job_id, d.predecessor, d.awaited, coalesce(p.state, '') AS state, coalesce(p.kind, '') AS kind
@@ -864,6 +942,18 @@ FROM json_each(?3) AS i
 CROSS JOIN job_predecessors AS d ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = i.value
 LEFT JOIN jobs AS p ON p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
 ORDER BY d.job_id, d.predecessor
+
+-- name: linked_open
+-- Open jobs that wait for others, or for which others wait: running ones first, then the newest, at most ?3.
+SELECT j.job_id FROM jobs AS j INDEXED BY jobs_open
+WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.ended_ms IS NULL AND (
+    EXISTS (
+        SELECT 1 FROM job_predecessors AS d
+        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id)
+    OR EXISTS (
+        SELECT 1 FROM job_predecessors AS d INDEXED BY job_successors
+        WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = j.job_id))
+ORDER BY j.state = 'pending', j.id DESC LIMIT ?3
 
 -- name: successors
 SELECT DISTINCT d.job_id FROM json_each(?3) AS i

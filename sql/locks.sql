@@ -355,6 +355,28 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO
       ELSE h.lock_key IN (SELECT value FROM json_each(?3)) END
 ORDER BY h.lock_key, h.fence_token
 
+-- name: holders_near
+-- Locks that have not expired on these keys (?3), or on any pattern.
+SELECT h.lock_key, h.fence_token, h.holder_node, h.holder_agent, h.is_shared, h.acquired_at, h.expires_at,
+    h.request_id, 0 AS waiting, NOW_MS AS now_ms, (
+    SELECT max(s.pid) FROM lock_sessions AS s
+    WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.request_id = h.request_id AND h.request_id <> ''
+      AND typeof(s.pid) = 'integer'
+) AS session_pid
+FROM lock_holds AS h
+WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.expires_at > NOW_ISO AND h.lock_key IN (
+    SELECT value FROM json_each(?3)
+    UNION SELECT lock_key FROM lock_patterns WHERE scope_id = ?1 AND repository_id = ?2)
+ORDER BY h.lock_key, h.fence_token
+
+-- name: waiters
+-- Live requests for keys but those of the mesh itself, in the order of each key's queue.
+SELECT lock_key, holder_node, holder_agent, is_shared, waits_since, NOW_MS AS now_ms
+FROM lock_waiters
+WHERE scope_id = ?1 AND repository_id = ?2 AND alive_until > NOW_ISO AND substr(lock_key, 1, 5) <> 'mesh:'
+ORDER BY lock_key, ticket
+LIMIT ?3
+
 -- name: sweepable
 -- Except the lock that elects the sweeper, and the rows that shared locks and waiters still need.
 SELECT EXISTS (

@@ -436,7 +436,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
   AND NOT EXISTS (
     SELECT 1 FROM mesh_heartbeats AS h LEFT JOIN node_versions AS v USING (scope_id, repository_id, node_id)
     WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.left_ms IS NULL
-      AND h.last_seen_ms > NOW_MS - ?8 * h.tick_ms
+      AND h.last_seen_ms + h.spare_ms > NOW_MS - ?8 * h.tick_ms
       AND coalesce(iif(v.incarnation = h.incarnation, v.schema_version, 0), 0) < ?9)
 RETURNING receiver_agent
 
@@ -456,7 +456,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 
 -- name: node_of
 -- The node where an agent last received, or else the node that announces the agent.
-SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms,
+    CAST(h.spare_ms AS INTEGER)
 FROM mesh_heartbeats AS h LEFT JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
     (SELECT nullif(node_id, '') FROM a2a_inboxes
@@ -466,12 +467,14 @@ WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = coalesce(
      ORDER BY last_seen_ms DESC LIMIT 1))
 
 -- name: node_named
-SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms,
+    CAST(h.spare_ms AS INTEGER)
 FROM mesh_heartbeats AS h JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND h.node_id = ?3
 
 -- name: node_at
-SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms
+SELECT h.node_id, a.control_addr, a.token_id, a.machine_id, a.signature, h.left_ms, h.last_seen_ms, h.tick_ms,
+    CAST(h.spare_ms AS INTEGER)
 FROM mesh_heartbeats AS h JOIN node_addresses AS a USING (scope_id, repository_id, node_id)
 WHERE h.scope_id = ?1 AND h.repository_id = ?2 AND a.control_addr = ?3
 ORDER BY h.last_seen_ms DESC LIMIT 1
@@ -483,7 +486,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms >= ?3 AND receiver_agent 
 UNION
 SELECT agent_id FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 AND agent_id IS NOT NULL AND left_ms IS NULL
-  AND last_seen_ms >= ?4 - ?5 * tick_ms
+  AND last_seen_ms + spare_ms >= ?4 - ?5 * tick_ms
 ORDER BY 1
 
 -- name: relayed_state
@@ -508,12 +511,26 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND receiver_agent IN (SELECT value F
 ORDER BY id LIMIT ?6
 
 -- name: list
--- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?6: thread, ?7 and ?8: before and down to which one.
+-- The newest first. ?3: a state, ?4: sender, ?5: recipient, ?7 and ?8: before and down to which one.
 SELECT RECORD
 FROM a2a_messages
 WHERE +scope_id = ?1 AND +repository_id = ?2  -- by number, without sorting all of them
   AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
-  AND (?6 IS NULL OR thread_id = ?6 OR message_uuid = ?6) AND id < ?7 AND id >= ?8
+  AND id < ?7 AND id >= ?8
+ORDER BY id DESC LIMIT ?9
+
+-- name: list_of_thread
+-- The same of one thread (?6), of which the first message may have only its id.
+SELECT RECORD
+FROM a2a_messages
+WHERE id IN (
+    SELECT t.id FROM a2a_messages AS t INDEXED BY a2a_messages_of_thread
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2 AND t.thread_id = ?6
+      AND t.id < ?7 AND t.id >= ?8
+    UNION ALL
+    SELECT f.id FROM a2a_messages AS f WHERE f.scope_id = ?1 AND f.repository_id = ?2 AND f.message_uuid = ?6)
+  AND (?3 IS NULL OR state = ?3) AND (?4 IS NULL OR sender_agent = ?4) AND (?5 IS NULL OR receiver_agent = ?5)
+  AND id < ?7 AND id >= ?8
 ORDER BY id DESC LIMIT ?9
 
 -- name: deliverable_of
@@ -580,15 +597,6 @@ WHERE id IN (
     WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL
       AND expires_ms <= NOW_MS AND coalesce(claim_until_ms, 0) <= NOW_MS LIMIT ?3)
 
--- name: forget
--- ?3: states, ?4: how long ago they ended, ?5: how many at once.
-DELETE FROM a2a_messages WHERE id IN (
-    SELECT id FROM a2a_messages
-    WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
-      AND state IN (SELECT value FROM json_each(?3)) AND ended_ms <= NOW_MS - ?4
-      AND id < (SELECT max(id) FROM a2a_messages)  -- otherwise its number would be issued again
-    LIMIT ?5)
-
 -- name: forget_receivers
 -- ?3: how long ago they were last seen, ?4: how many at once.
 DELETE FROM a2a_receivers WHERE (scope_id, repository_id, receiver_agent, node_id) IN (
@@ -599,8 +607,7 @@ DELETE FROM a2a_receivers WHERE (scope_id, repository_id, receiver_agent, node_i
 SELECT changes()
 
 -- name: has_maintenance
--- Whether maintenance has anything to do. ?3: the time, ?4 and ?5: ended before which messages are pruned, ?6:
--- last seen before which receivers are.
+-- Whether maintenance has anything to do. ?3: the time, ?4: last seen before which receivers are pruned.
 SELECT
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NULL AND expires_ms IS NOT NULL
@@ -608,15 +615,8 @@ SELECT
     EXISTS (SELECT 1 FROM a2a_messages
         WHERE scope_id = ?1 AND repository_id = ?2 AND acknowledged = 0 AND ack_by_ms IS NOT NULL
           AND ack_by_ms <= ?3 AND overdue_ms IS NULL) AS overdue,
-    EXISTS (SELECT 1 FROM a2a_messages
-        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL
-          AND state IN ('acked', 'expired') AND ended_ms <= ?4
-          AND id < (SELECT max(id) FROM a2a_messages)) AS forgettable,
-    EXISTS (SELECT 1 FROM a2a_messages
-        WHERE scope_id = ?1 AND repository_id = ?2 AND ended_ms IS NOT NULL AND state = 'dead'
-          AND ended_ms <= ?5 AND id < (SELECT max(id) FROM a2a_messages)) AS decayed,
     EXISTS (SELECT 1 FROM a2a_receivers
-        WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms <= ?6) AS forsaken
+        WHERE scope_id = ?1 AND repository_id = ?2 AND seen_ms <= ?4) AS forsaken
 
 -- name: count_open
 -- At most ?3 messages that have not ended are counted.

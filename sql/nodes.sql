@@ -5,7 +5,7 @@
 INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
     SELECT 1 FROM mesh_heartbeats
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND left_ms IS NULL AND place <> ?4
-      AND last_seen_ms > NOW_MS - ?5 * tick_ms
+      AND last_seen_ms + spare_ms > NOW_MS - ?5 * tick_ms
 )
 
 -- name: refuse_unless_key
@@ -86,7 +86,7 @@ FROM mesh_heartbeats AS h LEFT JOIN node_versions AS v USING (scope_id, reposito
 WHERE scope_id = ?1 AND repository_id = ?2 AND h.left_ms IS NULL
 
 -- name: oldest_live_version
-OLDEST_LIVE_VERSION AND h.last_seen_ms > ?3 - max(?4, ?5 * h.tick_ms)
+OLDEST_LIVE_VERSION AND h.last_seen_ms + h.spare_ms > ?3 - max(?4, ?5 * h.tick_ms)
 
 -- name: incarnation
 SELECT incarnation, NOW_MS FROM node_incarnations
@@ -114,11 +114,11 @@ iif(typeof(beats) = 'integer' AND beats < 9007199254740991, beats + 1, 1)
 INSERT INTO mesh_heartbeats (
     scope_id, repository_id, node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms,
     progressing_ms, left_ms, started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity,
-    load, clock_distance_ms, machine_id, place, policy_roots
+    load, clock_distance_ms, machine_id, place, policy_roots, spare_ms
 )
 SELECT ?1, ?2, ?3, ?4, incarnation, 1, NOW_MS, ?5,
     ?6, NULL, NOW_MS, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
-    ?16, ?17, ?18, ?19, ?20
+    ?16, ?17, ?18, ?19, ?20, ?21
 FROM node_incarnations WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 ON CONFLICT DO UPDATE SET
     agent_id = excluded.agent_id,
@@ -130,7 +130,7 @@ ON CONFLICT DO UPDATE SET
     version = excluded.version, control_addr = excluded.control_addr, public_key = excluded.public_key,
     kinds = excluded.kinds, capacity = excluded.capacity, load = excluded.load,
     clock_distance_ms = excluded.clock_distance_ms, machine_id = excluded.machine_id,
-    place = excluded.place, policy_roots = excluded.policy_roots
+    place = excluded.place, policy_roots = excluded.policy_roots, spare_ms = excluded.spare_ms
 
 -- name: announce_address
 INSERT INTO node_addresses (scope_id, repository_id, node_id, control_addr, token_id, machine_id, signature)
@@ -168,12 +168,21 @@ ON CONFLICT DO UPDATE SET
 UPDATE mesh_heartbeats SET left_ms = NOW_MS, last_seen_ms = NOW_MS, load = 0, beats = NEXT_BEAT
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
+-- name: pace
+-- What decides how often a node sends heartbeats, at the time ?3: how many nodes are live (not silent for ?4 ticks),
+-- the oldest schema version among them, and whether one has noticed a step of the database's clock.
+SELECT count(*), min(iif(v.incarnation = h.incarnation, v.schema_version, 7)),
+    EXISTS (SELECT 1 FROM clock_witnesses WHERE high_ms IS NOT NULL AND seen_ms > ?3 - 60000
+            AND epoch = coalesce((SELECT epoch FROM database_clock), 0))
+FROM mesh_heartbeats AS h LEFT JOIN node_versions AS v USING (scope_id, repository_id, node_id)
+WHERE scope_id = ?1 AND repository_id = ?2 AND h.left_ms IS NULL AND h.last_seen_ms + h.spare_ms > ?3 - ?4 * h.tick_ms
+
 -- name: refuse_unless_ended
 -- It has left, or has been silent for ?4 ticks.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM mesh_heartbeats
     WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
-      AND (left_ms IS NOT NULL OR last_seen_ms <= NOW_MS - ?4 * tick_ms)
+      AND (left_ms IS NOT NULL OR last_seen_ms + spare_ms <= NOW_MS - ?4 * tick_ms)
 )
 
 -- name: remove
@@ -203,7 +212,7 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND typeof(node_id) = 'text' ORDER BY
 -- name: live_heartbeat_marks
 SELECT node_id, incarnation, beats FROM mesh_heartbeats
 WHERE scope_id = ?1 AND repository_id = ?2 AND typeof(node_id) = 'text' AND left_ms IS NULL
-  AND last_seen_ms >= ?3 ORDER BY node_id
+  AND last_seen_ms + spare_ms >= ?3 ORDER BY node_id
 
 -- part: IS_NODE
 -- Whether all columns hold values of their kinds: only a hostile row does not.
@@ -218,7 +227,8 @@ AND typeof(control_addr) IN ('text', 'null') AND typeof(public_key) = 'text'
 AND json_valid(kinds) AND typeof(kinds) = 'text' AND json_type(iif(json_valid(kinds), kinds, '0')) = 'array'
 AND typeof(capacity) = 'integer' AND typeof(load) = 'integer'
 AND typeof(clock_distance_ms) = 'integer' AND typeof(machine_id) = 'text' AND typeof(place) = 'text'
-AND typeof(policy_roots) IN ('text', 'null'))
+AND typeof(policy_roots) IN ('text', 'null')
+AND typeof(spare_ms) = 'integer' AND spare_ms BETWEEN 0 AND 86400000)
 
 -- part: VITALS
 CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
@@ -227,6 +237,6 @@ iif(json_valid(faults), faults, NULL)
 -- name: nodes
 SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
     started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
-    clock_distance_ms, machine_id, place, policy_roots, VITALS
+    clock_distance_ms, machine_id, place, policy_roots, VITALS, spare_ms
 FROM mesh_heartbeats LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3)) AND IS_NODE

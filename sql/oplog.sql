@@ -137,7 +137,7 @@ SELECT (
     SELECT seq FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND kind = 'Seal'
     ORDER BY seq DESC LIMIT 1
 ) AS seq, (
-    OLDEST_LIVE_VERSION AND h.last_seen_ms > NOW_MS - max(?4, ?5 * h.tick_ms)
+    OLDEST_LIVE_VERSION AND h.last_seen_ms + h.spare_ms > NOW_MS - max(?4, ?5 * h.tick_ms)
 ) AS oldest
 
 -- name: seal_of
@@ -182,6 +182,18 @@ ORDER BY id DESC LIMIT ?8
 SELECT ENTRY FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND MATCHING AND seq < ?7
 ORDER BY seq DESC LIMIT ?8
+
+-- name: before
+-- Entries before a given one and down to another one, newest first.
+SELECT ENTRY FROM agent_oplog NOT INDEXED
+WHERE scope_id = ?1 AND repository_id = ?2 AND MATCHING AND id < ?7 AND id >= ?8
+ORDER BY id DESC LIMIT ?9
+
+-- name: heads_of
+-- Entries without their payloads. Values of other types are planted.
+SELECT op_id, id, kind, hlc, node_id, agent, accepted, reason, causal_deps FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND op_id IN (SELECT value FROM json_each(?3))
+  AND typeof(causal_deps) = 'text' AND length(causal_deps) <= 65536
 
 -- name: after
 -- Entries committed after a given one and up to another one, oldest first.
@@ -263,6 +275,30 @@ SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_keys
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership')
   AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?3), ?4)
 ORDER BY hlc LIMIT ?5
+
+-- name: hashes_at
+-- The hashes of entries, ?3: pairs of a chain and a number.
+SELECT o.node_id, o.seq, o.hash FROM json_each(?3) AS h CROSS JOIN agent_oplog AS o
+WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = h.value ->> 0 AND o.seq = h.value ->> 1
+
+-- name: segments
+-- The ops about archived segments after the entry ?3, in the order of their commits.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_segments
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'ArchiveSegment' AND accepted = 1 AND id > ?3
+ORDER BY id LIMIT ?4
+
+-- name: refuse_unless_last_segment
+-- The op ?3 recorded the last segment; NULL: there is none.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT (
+    SELECT op_id FROM agent_oplog INDEXED BY agent_oplog_of_segments
+    WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'ArchiveSegment' AND accepted = 1 ORDER BY id DESC LIMIT 1
+)
+
+-- name: refuse_unless_entry
+-- The entry ?3 is still that of the op ?4: the database may have been rolled back since it was read.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND id = ?3 AND op_id = ?4
+)
 
 -- name: transfers
 -- The ops by which the ownership passed on, after the one with the id ?3, or after a given time, whatever their

@@ -1,7 +1,8 @@
 -- The state of the whole mesh in one query: a screen that refreshes every second sends one request each time.
 --
 -- ?1: scope, ?2: repository, ?3 to ?11: as in `agents.sql`, ?12: the maximum of rows of each sort, ?13: the lock key of
--- the rhythm's leader, ?14: the start of the first bar whose status claims count. A column of rows is a JSON array of arrays, and long texts are cut. The statement `newest` of
+-- the rhythm's leader, ?14: the start of the first bar whose status claims count, ?15: the parts that are read, as the sum
+-- of their flags. A column of rows is a JSON array of arrays, and long texts are cut. The statement `newest` of
 -- `agents.sql` replaces the one with its name; its records are in hex, since any text of theirs may be invalid.
 
 -- part: OF_MESH
@@ -23,7 +24,7 @@ SELECT json_group_array(json_array(
     node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms, tick_ms,
     substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
     machine_id, place, policy_roots, CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
-    iif(json_valid(faults), faults, NULL)))
+    iif(json_valid(faults), faults, NULL), spare_ms))
 FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH AND IS_NODE ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?12)
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
@@ -148,35 +149,53 @@ WHERE OF_MESH AND lock_key = ?13 AND request_id <> '' AND expires_at > NOW_ISO
 -- On the last bar that has a report.
 SELECT CAST(document AS TEXT) FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC, revision DESC LIMIT 1
 
+-- part: ROLES
+-- Whether cached roles are still valid.
+json_array(
+    (SELECT CAST(op_id AS TEXT) FROM mesh_owner WHERE OF_MESH),
+    (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_owner
+     WHERE OF_MESH AND kind = 'DesignateCoordinator'
+       AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor')),
+    (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_keys
+     WHERE OF_MESH AND kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership')))
+
 -- name: overview
--- `roles` and `tempos` show whether cached roles and tempos are still valid.
+-- `tempos` shows whether cached tempos are still valid. A part that is not wanted costs nothing.
 SELECT NOW_MS AS now_ms,
-    (NODES) AS nodes,
-    (SELECT json_group_array(hex(record)) FROM (NEWEST)) AS agents,
-    (SELECT json_group_array(CAST(node_id AS TEXT)) FROM job_drains WHERE OF_MESH) AS drains,
-    json_array(
-        (SELECT CAST(op_id AS TEXT) FROM mesh_owner WHERE OF_MESH),
-        (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_owner
-         WHERE OF_MESH AND kind = 'DesignateCoordinator'
-           AND kind IN ('DesignateCoordinator', 'RouteKind', 'RekeyNode', 'Anchor')),
-        (SELECT CAST(max(hlc) AS TEXT) FROM agent_oplog INDEXED BY agent_oplog_of_keys
-         WHERE OF_MESH AND kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership'))) AS roles,
-    (KINDS) AS kinds,
-    (PAUSED) AS paused,
-    (LONGEST) AS longest,
-    (JOBS) AS jobs,
-    (LOCKS) AS locks,
-    (WAITERS) AS waiters,
-    (MAIL) AS mail,
-    (MESSAGES) AS messages,
-    (CONFLICTS) AS conflicts,
-    (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open') AS open_conflicts,
-    (SELECT count(*) FROM approvals INDEXED BY approvals_by_expiry
-     WHERE OF_MESH AND expires_ms > NOW_MS AND state = 'pending') AS open_approvals,
-    (APPROVALS) AS approvals,
+    iif(?15 & 1, (NODES), '[]') AS nodes,
+    iif(?15 & 2, (SELECT json_group_array(hex(record)) FROM (NEWEST)), '[]') AS agents,
+    iif(?15 & 1, (SELECT json_group_array(CAST(node_id AS TEXT)) FROM job_drains WHERE OF_MESH), '[]') AS drains,
+    iif(?15 & 1, ROLES, '') AS roles,
+    iif(?15 & 4, (KINDS), '[]') AS kinds,
+    iif(?15 & 4, (PAUSED), '[]') AS paused,
+    iif(?15 & 4, (LONGEST), '{}') AS longest,
+    iif(?15 & 4, (JOBS), '[]') AS jobs,
+    iif(?15 & 8, (LOCKS), '[]') AS locks,
+    iif(?15 & 8, (WAITERS), '[]') AS waiters,
+    iif(?15 & 16, (MAIL), '[0,0,0,0]') AS mail,
+    iif(?15 & 16, (MESSAGES), '[]') AS messages,
+    iif(?15 & 32, (CONFLICTS), '[]') AS conflicts,
+    iif(?15 & 32, (SELECT count(*) FROM occ_conflicts WHERE OF_MESH AND state = 'open'), 0) AS open_conflicts,
+    iif(?15 & 64, (
+        SELECT count(*) FROM approvals INDEXED BY approvals_by_expiry
+        WHERE OF_MESH AND expires_ms > NOW_MS AND state = 'pending'), 0) AS open_approvals,
+    iif(?15 & 64, (APPROVALS), '[]') AS approvals,
     (SELECT CAST(max(hlc) AS TEXT) FROM tempo_policies WHERE OF_MESH) AS tempos,
-    (SELECT json_array(INCIDENT) FROM tempo_incidents WHERE OF_MESH) AS incident,
-    (LEADER) AS leader,
-    (STATUSES) AS statuses,
-    (REPORT) AS report,
+    iif(?15 & 256, (SELECT json_array(INCIDENT) FROM tempo_incidents WHERE OF_MESH), NULL) AS incident,
+    iif(?15 & 256, (LEADER), NULL) AS leader,
+    iif(?15 & 128, (STATUSES), '[]') AS statuses,
+    iif(?15 & 256, (REPORT), NULL) AS report,
     (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id
+
+-- name: progress
+-- ?3: the time, ?4: the maximum of rows. What running jobs have reported last, and the number of the last piece of their
+-- logs. As hex, since any text may be invalid.
+SELECT hex(json_array(
+    CAST(j.job_id AS TEXT), CAST(n.progress AS REAL), substr(CAST(n.message AS TEXT), 1, 200), coalesce((
+        SELECT CAST(l.n AS INTEGER) FROM job_logs AS l
+        WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.job_id = j.job_id ORDER BY l.n DESC LIMIT 1), 0))) AS record
+FROM (
+    SELECT * FROM jobs INDEXED BY jobs_held
+    WHERE OF_MESH AND lease_until_ms IS NOT NULL AND lease_until_ms > ?3 LIMIT ?4) AS j
+LEFT JOIN job_notes AS n ON n.scope_id = ?1 AND n.repository_id = ?2 AND n.job_id = j.job_id
+    AND n.claim_token = j.claim_token

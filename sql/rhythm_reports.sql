@@ -12,7 +12,7 @@ coalesce((SELECT until_ms FROM bar_reports WHERE OF_MESH ORDER BY window_ms DESC
 
 -- part: LIVE
 -- Nodes that have neither left nor died.
-mesh_heartbeats WHERE OF_MESH AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?6 * tick_ms
+mesh_heartbeats WHERE OF_MESH AND left_ms IS NULL AND last_seen_ms + spare_ms > NOW_MS - ?6 * tick_ms
 
 -- part: MACHINES
 -- The utilisation that the live nodes report, machine by machine.

@@ -17,7 +17,7 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 -- part: SOMEBODY_LIVES
 EXISTS (
     SELECT 1 FROM mesh_heartbeats
-    WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms > NOW_MS - ?3 * tick_ms
+    WHERE scope_id = ?1 AND repository_id = ?2 AND left_ms IS NULL AND last_seen_ms + spare_ms > NOW_MS - ?3 * tick_ms
 )
 
 -- name: is_any_node_live

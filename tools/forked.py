@@ -27,8 +27,8 @@ _LOADED: Final = [
     *("aiohttp", "click", "httpx", "orjson", "difflib", "glob"),
     *("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.serialization"),
 ]
-_RARE: Final = ("contrib", "testing", "top")
-"""Parts of the package that few programs use; the screen alone takes longer to load than most of them run."""
+_RARE: Final = ("contrib", "testing", "cli/top", "hosts/mcp", "http/mcp", "jobs/agents")
+"""Parts of the package that few programs use: the screen alone takes longer to load than most of them run."""
 
 _OPTIONAL: Final = "spans.py"
 """The module that needs an extra, and is loaded only where it is used."""
@@ -41,9 +41,14 @@ def load_first(*modules: str) -> None:
 
 def _own_modules() -> list[str]:
     """Return the modules of the package that most programs use, each of which loads only some of them."""
-    paths = (path.relative_to(_ROOT) for path in sorted((_ROOT / "vox_mesh").rglob("[a-z]*.py")))
-    common = (path for path in paths if path.parts[1] not in _RARE and path.name != _OPTIONAL)
-    return [".".join(path.with_suffix("").parts) for path in common]
+    package = _ROOT / "vox_mesh"
+    rare = {package / folder for folder in _RARE}
+    common = (
+        path.relative_to(_ROOT).with_suffix("")
+        for path in sorted(package.rglob("[a-z]*.py"))
+        if rare.isdisjoint(path.parents) and path.name != _OPTIONAL
+    )
+    return [".".join(path.parts) for path in common]
 
 
 @cache

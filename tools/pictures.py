@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from tools.homes import FILE
 from vox_mesh import Manifest, Manual, Mesh, Settings, Written, acting_as
+from vox_mesh.cli.top.app import TopApp
+from vox_mesh.cli.top.feed import Feed
+from vox_mesh.cli.top.running import fed
 from vox_mesh.errors import ApprovalPending
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.node import MeshNode
-from vox_mesh.top.app import TopApp
-from vox_mesh.top.feed import Feed
-from vox_mesh.top.running import fed
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 SMALL: Final = (80, 24)
@@ -215,10 +215,10 @@ async def _picture(made: Scene, size: tuple[int, int], keys: tuple[str, ...]) ->
             await pilot.press(key)
             await pilot.pause(0.3)
         await pilot.pause(0.3)
-        return _with_fonts_at_hand(app.export_screenshot(title="vox-mesh top"))
+        return with_fonts_at_hand(app.export_screenshot(title="vox-mesh top"))
 
 
-def _with_fonts_at_hand(svg: str) -> str:
+def with_fonts_at_hand(svg: str) -> str:
     """Return the picture with the reader's fonts: none is fetched."""
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code,", f"{_FONTS},")
 

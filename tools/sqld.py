@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -145,6 +146,16 @@ class Server:
     def data(self) -> Path:
         """The folder of its database."""
         return self._folder / "data"
+
+    def triggers(self) -> set[str]:
+        """Return the names of the triggers in its database."""
+        statement = {"sql": "SELECT name FROM sqlite_master WHERE type = 'trigger'"}
+        body = {"requests": [{"type": "execute", "stmt": statement}]}
+        headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/v2/pipeline", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=_START_S) as answer:
+            (result,) = json.load(answer)["results"]
+        return {name["value"] for (name,) in result["response"]["result"]["rows"]}
 
     def copy_data(self, to: Path) -> None:
         """Copy all of its files, as a snapshot of its volume would."""

@@ -85,6 +85,7 @@ class Mesh(MeshServices):
             policy_roots=_policy_roots(settings),
             local_nodes=lambda: _local_nodes(settings),
             must_be_strict=settings.strict,
+            message_retention_s=settings.message_retention,
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +14,6 @@ from vox_mesh.errors import (
     NodeNotAdmitted,
     NotStrict,
     Refused,
-    StaleIncarnation,
-    StoreClosed,
     Unauthorized,
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
@@ -46,12 +43,14 @@ from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
+from vox_mesh.runtime.agents import open_agents
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
+from vox_mesh.runtime.retention.maintenance import RetentionMaintenance
 from vox_mesh.runtime.shared_token import shared_token
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
-from vox_mesh.runtime.supervisor import Supervisor
+from vox_mesh.runtime.supervisor import FATAL, Supervisor, log_failure
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.script import new_key
@@ -62,9 +61,6 @@ if TYPE_CHECKING:
     from vox_mesh.jobs.proof.artifacts import ArtifactSource
 
 _log = logging.getLogger(__name__)
-
-_FATAL: Final = (StaleIncarnation, NodeNotAdmitted, StoreClosed)
-"""The errors after which a node must stop."""
 
 _DEBOUNCE_S: Final = 0.05
 _RETRY_DELAY_S: Final = 1.0
@@ -104,6 +100,7 @@ class MeshNode(Mesh):
             step_memory=lambda: step_memory(settings),
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
             must_be_strict=settings.strict,
+            message_retention_s=settings.message_retention,
             local_nodes=lambda: (
                 [self.identity] if store.slot_name is None else local_identities(settings.home_dir)
             ),
@@ -132,14 +129,15 @@ class MeshNode(Mesh):
         self._is_owned = False
         self._chance = dependencies.chance
         self._tick_s = settings.tick
-        self._message_maintenance = MessageMaintenance(
-            store, clock, self.messages, settings.message_retention
+        self._message_maintenance = MessageMaintenance(store, clock, self.messages)
+        self._retention_maintenance = RetentionMaintenance(
+            self.retention, clock, dependencies.chance, settings.prune_interval
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
         )
-        self.supervisor = Supervisor(dependencies.chance, _FATAL, dependencies.monotonic)
+        self.supervisor = Supervisor(dependencies.chance, FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
         self.health = Health(
             settings=settings,
@@ -151,20 +149,12 @@ class MeshNode(Mesh):
             supervisor=self.supervisor,
             rhythm=self.rhythm,
             host_load=host_load,
+            monotonic=self._monotonic,
         )
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
-        self._conductor = Conductor(
-            context=rhythm.context,
-            policies=rhythm.policies,
-            pulse=rhythm.pulse,
-            leadership=rhythm.leadership,
-            bar_reporter=rhythm.bar_reporter,
-            controller=rhythm.controller,
-            help_service=rhythm.help,
-            nodes=self.nodes,
-            host_load=host_load,
-        )
+        parts = (rhythm.policies, rhythm.pulse, rhythm.leadership, rhythm.bar_reporter, rhythm.controller)
+        self._conductor = Conductor(rhythm.context, *parts, rhythm.help, self.nodes, host_load)
         has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
 
@@ -213,7 +203,7 @@ class MeshNode(Mesh):
             jobs.authorship.causes_of,
             lambda: limits.agent,
         )
-        return Worker(
+        worker = Worker(
             store=store,
             jobs=jobs,
             artifacts=self.artifacts,
@@ -228,7 +218,10 @@ class MeshNode(Mesh):
             policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
             chance=self._chance,
+            tick_s=settings.tick,
         )
+        worker.handlers.include(open_agents(settings))
+        return worker
 
     def _stamp_at(self, at_ms: int) -> BeatStamp | None:
         """Return the bar and beat of a time for a proof, if the mesh has a tempo."""
@@ -238,7 +231,7 @@ class MeshNode(Mesh):
     def _create_server(self, settings: Settings) -> NodeServer:
         from vox_mesh.http.server import NodeServer  # imported late: not every node has a server
 
-        return NodeServer(settings, self, self, self.health.checks, self._monotonic)
+        return NodeServer(settings, self, self, self.health, self._monotonic)
 
     async def start(self) -> None:
         """Register the node and start its parts; it registers later if the database is unavailable."""
@@ -249,7 +242,7 @@ class MeshNode(Mesh):
             with suppress(*AWAY):
                 await self.ownership.refuse_if_foreign()
                 await self._join()
-                await _log_failure(self._take_place, "node not established yet")
+                await log_failure(self._take_place, "node not established yet")
                 await self._make_strict()
             if self._writer.broken is not None:
                 raise self._writer.broken
@@ -262,6 +255,7 @@ class MeshNode(Mesh):
             ("message-maintenance", self._keep_messages),
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
+            ("retention", self._retention_maintenance.run),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.
@@ -345,6 +339,7 @@ class MeshNode(Mesh):
         await self._message_maintenance.run_once()
         await self._job_maintenance.run_once()
         await self.approvals.apply_due()
+        await self._retention_maintenance.run_once()
 
     @property
     def rollbacks(self) -> int:
@@ -372,18 +367,25 @@ class MeshNode(Mesh):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.pause_s)
-            await _log_failure(self.run_once, "heartbeat failed")
+            await log_failure(self._run_tick, "heartbeat failed")
+
+    async def _run_tick(self) -> None:
+        """Send a heartbeat if one is due, and look for what else a tick is for."""
+        is_due = True
+        with suppress(DatabaseUnavailable):  # the heartbeat says what is wrong
+            is_due = await self._heartbeat.is_due()
+        await (self.run_once() if is_due else self._take_place())
 
     async def _apply_deferred(self) -> None:
         # It retries also without a commit, and a busy mesh commits all the time.
         async for _ in self.store.changes(interval_s=_RETRY_DELAY_S, debounce_s=_DEBOUNCE_S):
             await self.pending_ops.wait_until_any()
-            await _log_failure(self.pending_ops.run_once, "deferred ops not applied")
+            await log_failure(self.pending_ops.run_once, "deferred ops not applied")
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S * (0.9 + 0.2 * self._chance()))
-            await _log_failure(lambda: self.locks.sweep_once(0.9 * _SWEEP_INTERVAL_S), "lock sweep failed")
+            await log_failure(lambda: self.locks.sweep_once(0.9 * _SWEEP_INTERVAL_S), "lock sweep failed")
 
     async def _keep_sessions(self) -> None:
         pause_s = min(self._tick_s / _SESSION_CHECKS, _MAX_SESSION_PAUSE_S)
@@ -391,14 +393,14 @@ class MeshNode(Mesh):
             await asyncio.sleep(pause_s)
             pause_s = min(self._tick_s, _MAX_SESSION_PAUSE_S)
         while True:
-            await _log_failure(self.locks.sessions.run_once, "session locks not renewed")
+            await log_failure(self.locks.sessions.run_once, "session locks not renewed")
             await asyncio.sleep(pause_s)
 
     async def _keep_messages(self) -> None:
         ticks = 0
         while True:
             await asyncio.sleep(self._tick_s * (0.9 + 0.2 * self._chance()))
-            await _log_failure(self._message_maintenance.run_once, "message maintenance failed")
+            await log_failure(self._message_maintenance.run_once, "message maintenance failed")
             if self.messages.is_relayed and self.store.is_remote:
                 await self.messages.lease_inboxes()
             ticks += 1
@@ -408,7 +410,7 @@ class MeshNode(Mesh):
     async def _apply_approved(self) -> None:
         while True:
             await asyncio.sleep(self._tick_s * (0.5 + self._chance()))  # at another time than other nodes
-            await _log_failure(self.approvals.apply_due, "approved operations not applied")
+            await log_failure(self.approvals.apply_due, "approved operations not applied")
 
     async def _keep_jobs(self) -> None:
         await asyncio.sleep(self._tick_s * self._chance())  # spreads nodes that start together
@@ -443,16 +445,6 @@ class MeshNode(Mesh):
                     await to_the_end(asyncio.create_task(self._server.stop(), name="vox-mesh-http-stop"))
             finally:
                 await self.store.close()
-
-
-async def _log_failure(run_once: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Run a step; log an error of the mesh that is not fatal."""
-    try:
-        await run_once()
-    except _FATAL:
-        raise
-    except MeshError as error:
-        _log.warning("%s: %s", failure, error.line)
 
 
 async def open_node(settings: Settings, dependencies: Dependencies) -> MeshNode:

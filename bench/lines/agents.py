@@ -21,7 +21,7 @@ from bench.measure import alternate, median_us
 from bench.programs.http_wire import HttpWire
 from tools.homes import FILE as FILE_HOME
 from vox_mesh import Mesh
-from vox_mesh.http.local_socket import FILE
+from vox_mesh.nodes.node_sockets import FILE
 from vox_mesh.store.slots import folder_of_slot
 
 _KIND: Final = "bench.agent"

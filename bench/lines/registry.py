@@ -10,13 +10,17 @@ from typing import Any, Final
 from bench.environment import BenchEnvironment
 from bench.figures import Found
 from bench.lines import agents as agent_lines
+from bench.lines import console as console_lines
+from bench.lines import fleet as fleet_lines
 from bench.lines import git as git_lines
 from bench.lines import growth as growth_lines
+from bench.lines import hooks as hook_lines
 from bench.lines import hostile as hostile_lines
 from bench.lines import inboxes as inbox_lines
 from bench.lines import job_queries as roster_lines
 from bench.lines import jobs as job_lines
 from bench.lines import locks as lock_lines
+from bench.lines import mcp as mcp_lines
 from bench.lines import messages as message_lines
 from bench.lines import nodes as node_lines
 from bench.lines import oplog as oplog_lines
@@ -94,6 +98,7 @@ PLANES: Final = (
             Line("oplog-verify", "a whole log", oplog_lines.verify),
             _served("nodes-live", "who is here, in a large mesh", node_lines.live),
             _served("nodes-writes", "a node that has nothing to do", node_lines.writes),
+            Line("nodes-fleet", "nodes of a large mesh that have nothing to do", fleet_lines.fleet),
         ),
     ),
     Plane(
@@ -149,10 +154,17 @@ PLANES: Final = (
             Line("service-command", "a command next to a node", service_lines.command),
             _served("agents", "agents that take and report jobs", agent_lines.taking),
             Line("grants", "what acting by a grant costs", agent_lines.granted),
+            Line("mcp", "a tool of MCP next to one that does nothing", mcp_lines.tools),
+            Line("hooks", "hooks of hosts of agents", hook_lines.hooks),
             Line("startup", "commands without a node and next to one", startup_lines.startup),
             _served("service-idle", "a node that has nothing to do", service_lines.idle),
             Line("hostile-reads", "a client that reads as hard as it can", hostile_lines.reads),
         ),
+    ),
+    Plane(
+        "console",
+        "The web console",
+        (Line("console", "the web console in a real browser", console_lines.console),),
     ),
     Plane(
         "rhythm",

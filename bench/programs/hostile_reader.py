@@ -20,8 +20,9 @@ import orjson
 from bench.programs.http_wire import HttpWire
 from vox_mesh import run
 from vox_mesh.http.access import Scope
-from vox_mesh.http.api.api import DOCUMENT, OPERATIONS
+from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
+from vox_mesh.http.api.performer import DOCUMENT
 
 Request = tuple[str, str, bytes]
 

@@ -51,14 +51,14 @@ class HttpWire:
     async def __aexit__(self, *_: object) -> None:
         self._writer.transport.abort()
 
-    def send(self, method: str, path: str, body: bytes = b"") -> None:
-        """Send a request, and wait for nothing."""
+    def send(self, method: str, path: str, body: bytes = b"", headers: str = "") -> None:
+        """Send a request, with more headers, each with its end; wait for nothing."""
         length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
-        self._writer.write(f"{method} {path}{self._head}{length}\r\n".encode() + body)
+        self._writer.write(f"{method} {path}{self._head}{headers}{length}\r\n".encode() + body)
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> WireAnswer:
+    async def ask(self, method: str, path: str, body: bytes = b"", headers: str = "") -> WireAnswer:
         """Send a request, and read the whole answer."""
-        self.send(method, path, body)
+        self.send(method, path, body, headers)
         async with asyncio.timeout(_PATIENCE_S):
             status, length = await self._read_head()
             if length is None:

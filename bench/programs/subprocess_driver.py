@@ -32,9 +32,9 @@ class ProgramProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def ready(self) -> None:
+    async def ready(self, seconds: float = _READY_S) -> None:
         """Wait until it has said that it is ready."""
-        async with asyncio.timeout(_READY_S):
+        async with asyncio.timeout(seconds):
             await self._line()
 
     def send(self, signal: str) -> None:

@@ -36,6 +36,12 @@ class StoreKind(StrEnum):
     FILE = "file"
     SQLD = "sqld"
 
+    @classmethod
+    def drawn_from(cls, seed: int) -> StoreKind:
+        """Return the store that a seed chooses, for runs that are on one of them."""
+        kinds = list(cls)
+        return kinds[seed % len(kinds)]
+
 
 class Kind(StrEnum):
     """The kinds of faults."""

@@ -296,7 +296,7 @@ HOSTILE_CHECKS: Final = (
     ),
     Check("no-process-ends", "no node stops under attack", _no_process_ends),
     Check("no-500", "no request makes the service fail", _no_500),
-    Check("problems-only", "every refusal is a problem document", _problems),
+    Check("problems-only", "every refusal is a problem document; of MCP, an error of JSON-RPC", _problems),
     Check("bad-input-refused", "requests that are known to be bad are refused", _bad_refused),
     Check("every-route-tried", "every route of the service was attacked", _every_route),
     Check("no-stall", f"no loop stands still for more than {STALL_S:g} s", _no_stall),

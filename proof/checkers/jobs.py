@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from proof.checkers.pruning import pruned_by
 from proof.final_state import Row, final_rows, grouped
 from proof.history import History, Operation
 from proof.losses import Losses
@@ -54,9 +55,11 @@ def one_end(history: History) -> Iterator[str | int]:
         ends = [now for before, now in pairwise(seen) if _is_end(now) and not _is_end(before)]
         if len(ends) != 1:
             yield f"job {name} came to {len(ends)} ends: {', '.join(map(_text, ends))}"
+    pruned = pruned_by(history)
     for name, seen in moves.items():
         for before, now in pairwise(seen):
-            if _is_end(before) and (now["state"] != before["state"] or now["deed"] == "delete"):
+            is_lost = now["deed"] == "delete" and name not in pruned
+            if _is_end(before) and (now["state"] != before["state"] or is_lost):
                 yield f"job {name} went on after its end: {_text(before)}, then {now['deed']} {_text(now)}"
 
 

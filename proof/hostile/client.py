@@ -17,6 +17,7 @@ from yarl import URL
 from proof.chaos.fuzzers import NOISE
 from proof.history import Recorder
 from proof.hostile.requests import OPEN_PATHS, HostileRequest, RequestMaker, Route
+from vox_mesh.hosts.mcp.profiles import Profile
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.openapi import document_of
 
@@ -30,6 +31,11 @@ _LIVE: Final = "/livez"
 _LIVE_EVERY_S: Final = 0.2
 _LIVE_S: Final = 30.0
 _PROBLEM: Final = "application/problem+json"
+_JSON: Final = "application/json"
+_MCP: Final = frozenset(profile.path for profile in Profile)
+_RPC_FIELDS: Final = frozenset({"jsonrpc", "error"})
+"""What MCP asks of refusals: errors of JSON-RPC."""
+
 _QUERY_FAILED: Final = "bad_statement"
 """A statement of the mesh itself failed: no request holds SQL."""
 _PROBLEM_FIELDS: Final = frozenset({"type", "title", "status", "code", "detail"})
@@ -130,12 +136,15 @@ def _fault(answer: aiohttp.ClientResponse, request: HostileRequest, body: bytes)
     """Return why a refusal is no problem document, or not one for the client; or nothing."""
     if request.method == "HEAD" or request.route in OPEN_PATHS:
         return ""
-    if answer.content_type != _PROBLEM:
+    is_rpc = request.route in _MCP and answer.content_type == _JSON
+    if answer.content_type != _PROBLEM and not is_rpc:
         return f"content type {answer.content_type}"
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return "not JSON"
+    if is_rpc:
+        return "" if isinstance(document, dict) and document.keys() >= _RPC_FIELDS else "no error of JSON-RPC"
     if not isinstance(document, dict) or not document.keys() >= _PROBLEM_FIELDS:
         return "fields are missing"
     return f"a query failed: {document['detail'][:_SHOWN]}" if document["code"] == _QUERY_FAILED else ""

@@ -19,6 +19,9 @@ NO_FLAW: Final = ""
 """A request that may be valid: it must not make the node fail, but it may be obeyed."""
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+_PAGES: Final = frozenset({"/ui", "/ui/{view}", "/ui/static/{name}"})
+"""The files of the console, which everyone may read: who has not signed in sees a page to do so."""
+
 DELIVER: Final = "/v1/a2a/deliver"
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "EVIL")
@@ -74,14 +77,21 @@ class RequestMaker:
     def rounds(self) -> Iterator[HostileRequest]:
         """Yield requests without end, in rounds of passes.
 
-        Each pass has every route once, so that a short run tries them all. Each round has every route with
-        every kind of credential.
+        Each pass has every route once, first one of each path, so that a short run tries all paths. Each
+        round has every route with every kind of credential.
         """
         while True:
             credentials = {route: self._rng.sample(_CREDENTIALS, len(_CREDENTIALS)) for route in self._routes}
             for number in range(len(_CREDENTIALS)):
-                for route in self._rng.sample(self._routes, len(self._routes)):
+                for route in self._in_any_order():
                     yield self._request(*route, credentials[route][number])
+
+    def _in_any_order(self) -> Iterator[Route]:
+        """Yield every route once: one of each path, and then the others."""
+        routes = self._rng.sample(self._routes, len(self._routes))
+        by_path = {path: (method, path) for method, path in routes}
+        yield from by_path.values()
+        yield from (each for each in routes if by_path[each[1]] != each)
 
     def _request(self, method: str, path: str, credential: str) -> HostileRequest:
         if method == "*" or self._rng.random() < 0.03:
@@ -99,7 +109,7 @@ class RequestMaker:
             headers = {"Content-Type": "application/json", **headers}
         elif self._rng.random() < 0.1:
             body = self._values.broken_body()[:5_000]
-        if (credential in ("none", "guess") and path not in OPEN_PATHS) or (
+        if (credential in ("none", "guess") and path not in OPEN_PATHS | _PAGES) or (
             credential in ("read", "metrics") and described.get("x-scope") == "write"
         ):
             flaw = f"credential: {credential}"

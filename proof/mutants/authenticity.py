@@ -182,9 +182,9 @@ AUTHENTICITY_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.jobs.predecessor_results:PredecessorResults._signed_result",
-                "return await read_signed_result(job.core, end, self._read_artifact)",
+                "return await read_signed_result(job.core, end, read or self._read_artifact)",
                 "end = end._replace(hashes={each['name']: each['hash'] for each in job.outputs})\n"
-                "        return await read_signed_result(job.core, end, self._read_artifact)",
+                "        return await read_signed_result(job.core, end, read or self._read_artifact)",
             ),
         ),
         ("test_a_successor_is_given_what_its_predecessor_signed",),
@@ -312,7 +312,7 @@ AUTHENTICITY_PLANTS: Final = (
         "the log is verified without what nodes remember of it",
         (
             Code(
-                "vox_mesh.oplog.oplog:OpLog._verify",
+                "vox_mesh.oplog.audits.log_verification:LogVerification._verify",
                 "self._past.compare(self._remembered())",
                 "self._past.compare(())",
             ),

@@ -12,8 +12,8 @@ HOSTILE_PLANTS: Final = (
         "a body that does not fit makes the handler fail, and is not refused",
         (
             Code(
-                "vox_mesh.http.api.api:_validate",
-                "_bad_request(where, _first_fault(error))",
+                "vox_mesh.http.api.performer:_validate",
+                "bad_request(where, _first_fault(error))",
                 "KeyError(where)",
             ),
         ),

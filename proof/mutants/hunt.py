@@ -55,6 +55,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
             broken, effort = _run_simulation(plant, seeds)
         elif plant.instrument is Instrument.HOSTILE:
             broken, effort = _run_hostile(plant, seconds)
+        elif plant.instrument is Instrument.EDITING:
+            broken, effort = _run_editing(plant, seconds)
         elif plant.instrument is Instrument.ATTACKS:
             broken, effort = _run_attacks(plant)
         else:
@@ -114,6 +116,10 @@ def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
 
 def _run_hostile(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
     return _broken_checks(plant, "proof.hostile", seconds, "file"), f"{seconds} s of attack"
+
+
+def _run_editing(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
+    return _broken_checks(plant, "proof.editing", seconds, "file"), f"{seconds} s of edits"
 
 
 def _broken_checks(plant: PlantedBug, instrument: str, seconds: int, store: str, *more: str) -> Sequence[str]:

@@ -21,9 +21,19 @@ _NONCE: Final = "new_key() if new and each.nonce is None else None"
 
 JOB_PLANTS: Final = (
     PlantedBug(
+        "needed-job-pruned",
+        "a job over the number that is kept is pruned, though another job waits for it",
+        (
+            Code("vox_mesh.runtime.retention.pruner:Pruner._prune", "removable(due, lap.gone)", "due"),
+            Sql("retention", "refuse_needed_jobs", "json_each(?3) AS i", "json_each('[]') AS i"),
+        ),
+        ("nothing-pruned-that-is-needed",),
+        ("pruning",),
+    ),
+    PlantedBug(
         "new-job-not-run",
         "a job that is scheduled again is taken for the one that has succeeded",
-        (Code("vox_mesh.jobs.jobs:Jobs.schedule_all", _NONCE, "None"),),
+        (Code("vox_mesh.jobs.jobs:Jobs.items_for", _NONCE, "None"),),
         ("test_a_command_runs_each_time_and_with_once_only_once",),
         instrument=Instrument.ATTACKS,
     ),
@@ -33,6 +43,33 @@ JOB_PLANTS: Final = (
         (Code("vox_mesh.jobs.work.work:AgentWork._held", "job.claim_token != claim_token or ", ""),),
         ("test_a_late_report_of_an_agent_is_refused",),
         instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "task-of-the-row-believed",
+        "a task leads to the job that its row names, though the op that scheduled it names another task",
+        (
+            Code(
+                "vox_mesh.jobs.work.mcp_tasks:McpTasks._named_in_log",
+                "scheduled is None or not names_task(scheduled.item, hashed)",
+                "scheduled is None",
+            ),
+        ),
+        ("test_a_row_that_leads_to_another_job_is_not_followed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "task-of-any-agent",
+        "an agent reads, answers and cancels the task of another, if it learns its id",
+        (Code("vox_mesh.jobs.work.mcp_tasks:McpTasks._find", " or principal not in (None, agent)", ""),),
+        ("test_a_task_of_another_agent_is_not_found",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ended-task-dropped",
+        "a task whose job has ended goes with the next one, though its client has not asked for its result",
+        (Sql("mcp_tasks", "make_room", "LIMIT max(0,", "LIMIT max(1,"),),
+        ("tasks-none-lost", "tasks-end-once"),
+        ("tasks",),
     ),
     PlantedBug(
         "tags-of-the-row-believed",
@@ -173,7 +210,7 @@ JOB_PLANTS: Final = (
     PlantedBug(
         "once-runs-again",
         "a job that is to run once is scheduled again",
-        (Code("vox_mesh.jobs.jobs:Jobs.schedule_all", _NONCE, "new_key()"),),
+        (Code("vox_mesh.jobs.jobs:Jobs.items_for", _NONCE, "new_key()"),),
         ("test_a_command_runs_each_time_and_with_once_only_once",),
         instrument=Instrument.ATTACKS,
     ),

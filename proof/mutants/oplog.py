@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.planted_bug import Code, PlantedBug, Sql
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
 
 LOG_PLANTS: Final = (
     PlantedBug(
@@ -146,5 +146,31 @@ LOG_PLANTS: Final = (
         ),
         ("downbeats-once",),
         ("beats",),
+    ),
+    PlantedBug(
+        "archive-believed",
+        "the digest of an archived file is not compared with the one in the log",
+        (
+            Code(
+                "vox_mesh.oplog.archive.segment_file:SegmentReader.check_file",
+                "if digest != self._segment.sha256:",
+                "if not digest:",
+            ),
+        ),
+        ("test_the_archive_verifies_only_with_the_files_that_were_archived",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "archive-not-compared",
+        "what the database has of an archived segment is not compared with the file",
+        (
+            Code(
+                "vox_mesh.oplog.archive.archived_log:ArchivedLog._compare",
+                "if differing:",
+                "if differing is None:",
+            ),
+        ),
+        ("test_the_archive_verifies_only_against_the_database_that_it_was_made_of",),
+        instrument=Instrument.ATTACKS,
     ),
 )

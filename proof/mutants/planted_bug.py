@@ -24,6 +24,7 @@ class Instrument(StrEnum):
     SERVER = "chaos on sqld"
     ATTACKS = "the tests of attacks"
     HOSTILE = "an attack on a mesh"
+    EDITING = "agents that edit"
 
 
 class PlaceNotFound(Exception):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.mutants.agents import AGENT_PLANTS
 from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.commands import COMMAND_PLANTS
 from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
 from proof.mutants.grants import GRANT_PLANTS
+from proof.mutants.hooks import HOOK_PLANTS
 from proof.mutants.hostile import HOSTILE_PLANTS
+from proof.mutants.hosts import HOST_PLANTS
 from proof.mutants.jobs import JOB_PLANTS
 from proof.mutants.locks import LOCK_PLANTS
 from proof.mutants.messages import MESSAGE_PLANTS
@@ -34,10 +37,13 @@ PLANTS: Final = {
         RHYTHM_PLANTS,
         AUTHENTICITY_PLANTS,
         GRANT_PLANTS,
+        HOOK_PLANTS,
         HOSTILE_PLANTS,
         READ_PLANTS,
+        AGENT_PLANTS,
         COMMAND_PLANTS,
         DISCOVERY_PLANTS,
+        HOST_PLANTS,
     )
     for plant in plants
 }

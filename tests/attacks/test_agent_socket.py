@@ -69,6 +69,7 @@ async def test_a_mapped_user_is_its_agent_and_no_other(shared_mesh: SharedMesh, 
         assert_problem(other, HTTPStatus.FORBIDDEN, "not_your_name")
         for path in ("/metrics", "/v1/artifacts/blake3:" + 64 * "0"):
             assert_problem(await _ask(folder, "GET", path), HTTPStatus.FORBIDDEN, "agent_only")
+        assert_problem(await _ask(folder, "GET", "/v1/health"), HTTPStatus.FORBIDDEN, "owner_only")
         assert stat.S_IMODE(_path(folder).lstat().st_mode) == 0o660
     assert not _path(folder).exists()
 

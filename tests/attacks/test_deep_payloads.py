@@ -22,8 +22,8 @@ from tests.support.messages.relaying import (
     open_pair,
 )
 from tests.support.nodes.serving import READ_TOKEN
-from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
-from tools.homes import FILE, HomeCase
+from tests.support.nodes.shared_mesh import SharedMesh
+from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Message, OpKind
 from vox_mesh.errors import BadValue
@@ -59,7 +59,7 @@ def _text(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-@pytest.fixture(params=SHARED_HOMES, ids=str)
+@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
 def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh in a file, and one on a server."""
     case: HomeCase = request.param

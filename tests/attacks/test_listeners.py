@@ -32,7 +32,7 @@ async def test_a_stream_of_events_ends_with_the_grant_of_its_agent(tmp_path: Pat
                 pass
             (grant,) = await node.grants.in_force("listener")
             await node.grants.revoke(grant.grant.grant_id)
-            node.principals.known._read_at = None  # it is remembered for a second
+            node.principals.known._reading.expire()  # it is remembered for a second
             await node.locks.acquire("task:secret", agent="dan")
             assert not [line async for line in lines if "task:secret" in line]
         await answer.aclose()

@@ -172,7 +172,7 @@ async def test_a_bearer_ends_with_the_last_grant_of_its_agent(served: ServedNode
 
 async def _forget(served: ServedNode) -> None:
     """Have the node read what is known about agents again: it remembers it for a second."""
-    served.node.principals.known._read_at = None
+    served.node.principals.known._reading.expire()
     await served.node.principals.known.refresh()
 
 
@@ -326,7 +326,7 @@ async def test_what_a_grant_asks_for_is_not_read_without_an_approval(served: Ser
 _NEEDS_NOTHING: Final = {
     *("send_heartbeat", "release_lock", "release_held_locks", "ack_message", "nack_message"),
     *("report_job_progress", "log_job", "keep_artifact", "report_job", "claim_status"),
-    *("delegate_grant", "approve", "deny"),
+    *("delegate_grant", "approve", "deny", "answer_hook", "wait_for_mail", "cancel_task"),
 }
 """What acts on an agent's own things, which it proves by a token or by its name."""
 
@@ -397,7 +397,7 @@ async def test_a_token_that_the_owner_did_not_sign_is_refused(
     text = token_text(forged_id, secret)
     insert = "INSERT INTO agent_tokens VALUES (?, ?, ?, 'coder', ?, 9000000000000)"
     await node.store.write(Script(Statement(insert, (*node.store.mesh_id, forged_id, digest_of(text)))))
-    node.principals.tokens._read_ms = None
+    node.principals.tokens._reading.expire()
     assert_problem(await coder.ask_by(text, "GET", "/v1/hooks/brief"), 401, "token_wrong")
     assert (await coder.ask_by(issued.text, "GET", "/v1/hooks/brief")).status_code == 200
 

@@ -19,7 +19,8 @@ from tests.support.messages.relaying import PATIENCE_S, TOKEN, Wire, address_of,
 from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tools.homes import FILE
-from vox_mesh.http.api import jobs, messages, oplog
+from vox_mesh.http.api import messages, oplog
+from vox_mesh.http.api.jobs import jobs
 from vox_mesh.http.connections import Patience
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.mesh import Mesh
@@ -83,12 +84,12 @@ async def test_reads_that_wait_keep_no_lock_and_no_other_token_from_waiting(
             refused += status == HTTPStatus.SERVICE_UNAVAILABLE
 
         waits = [asyncio.create_task(wait()) for _ in range(_WAITING)]
-        await until(lambda: refused + len(server._api._scope._waiting) == _WAITING)
+        await until(lambda: refused + len(server._performer._scope._waiting) == _WAITING)
         body = {"keys": ["task:1"], "agent": "reviewer", "wait": "60s"}
         lock = asyncio.create_task(client.post("/v1/locks", json=body, headers=_bearer(TOKEN)))
         path = f"/v1/jobs/{job.job_id}/wait"
         polled = asyncio.create_task(client.get(path, params={"timeout": "60s"}, headers=_bearer(TOKEN)))
-        await until(lambda: lock.done() or refused + len(server._api._scope._waiting) == _WAITING + 2)
+        await until(lambda: lock.done() or refused + len(server._performer._scope._waiting) == _WAITING + 2)
         await node.locks.release(held)
         assert (await lock).status_code == HTTPStatus.CREATED, (await lock).text
         await node.jobs.abort(job)

@@ -14,8 +14,8 @@ import pytest
 
 from tests.cli.conftest import VoxCommand
 from tests.support.messages.messaging import write
-from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
-from tools.homes import FILE, MESH, MESH_HTTP, HomeCase
+from tests.support.nodes.shared_mesh import SharedMesh
+from tools.homes import FILE, MESH, MESH_HTTP, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.errors import BadStatement, ConstraintFailed, UnreadableText
 from vox_mesh.jobs.worker.context import JobContext
@@ -44,7 +44,7 @@ _REMEMBER: Final = """
 _WHOLE_DATABASE: Final = frozenset({"mesh_schema", "database_clock", "refusals", "lock_generations"})
 
 
-@pytest.fixture(params=SHARED_HOMES, ids=str)
+@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
 def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh in a file, and one on a server."""
     return _make_mesh(request, tmp_path)

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.messages.messaging import write
 from tests.support.messages.relaying import AGENT, PATIENCE_S, TOKEN, address_of, assert_problem, open_pair
-from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
-from tools.homes import FILE, HomeCase
+from tests.support.nodes.shared_mesh import SharedMesh
+from tools.homes import FILE, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh.cli.app import run
 from vox_mesh.cli.support.exit_codes import ExitCode
@@ -35,7 +35,7 @@ _COUNTERS: Final = {
 }
 
 
-@pytest.fixture(params=SHARED_HOMES, ids=str)
+@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
 def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh in a file, and one on a server."""
     case: HomeCase = request.param

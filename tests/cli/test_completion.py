@@ -97,7 +97,7 @@ def test_bad_settings_and_quotes_that_are_not_closed_do_not_disturb_anyone_who_t
     memory: VoxCommand,
 ) -> None:
     broken = memory.having(VOX_MESH_ENABLED="perhaps", VOX_DB_URL="gopher://example")
-    assert asked(broken, "vox-mesh db st") == ["plain,status"]
+    assert asked(broken, "vox-mesh db sta") == ["plain,stats", "plain,status"]
     assert asked(broken, "vox-mesh send reviewer 'it --pri") == []
     assert asked(broken, 'vox-mesh send "re') == []
 

@@ -14,7 +14,7 @@ _IMPORTED: Final = re.compile(r"^import time: .*\| +(\S+)$", re.MULTILINE)
 _SLOW: Final = (
     *("pydantic", "pydantic_settings", "dotenv", "yaml", "aiohttp", "httpx", "uvloop", "psutil", "cronsim"),
     *("prometheus_client", "opentelemetry", "tenacity", "pybreaker", "textual", "rich", "statistics"),
-    *("importlib.metadata", "tempfile", "vox_mesh.node", "vox_mesh.http", "vox_mesh.top", "vox_mesh.occ"),
+    *("importlib.metadata", "tempfile", "vox_mesh.node", "vox_mesh.http", "vox_mesh.cli.top", "vox_mesh.occ"),
     *("vox_mesh.jobs", "vox_mesh.rhythm", "vox_mesh.model.rhythm", "vox_mesh.model.documents"),
     *("vox_mesh.store.spool", "vox_mesh.store.engines.hrana"),
 )

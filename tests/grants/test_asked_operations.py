@@ -155,6 +155,11 @@ async def coordinator(node: MeshNode) -> str | None:
     return None if found is None else found.node_id
 
 
+async def policies(node: MeshNode) -> object:
+    """The policies of retention."""
+    return (await node.retention.policies()).listed()
+
+
 CASES: Final = [
     Case("ScheduleJob", simply(lambda node: node.jobs.schedule("asked", {"n": 1})), states),
     Case("AbortJob", abort, states),
@@ -215,6 +220,7 @@ CASES: Final = [
         ),
         budgets,
     ),
+    Case("SetRetention", simply(lambda node: node.retention.set("jobs", kind="a", age_ms=5_000)), policies),
     Case(
         "SetTempo",
         simply(lambda node: node.rhythm.policies.set(TempoPolicy.built_in("east"), "ours")),

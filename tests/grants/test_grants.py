@@ -50,8 +50,11 @@ async def test_a_grant_is_delegated_narrower_and_revoked_with_its_delegations(
     assert [each.grant for each in await other.grants.in_force()] == [first]
     assert not (await other.grants.check("cid", "lock.acquire on file:src/web/a")).is_allowed
     assert (await other.grants.find(third.grant_id)).is_revoked
-    with pytest.raises(Refused, match="grant_not_in_force"):
+    with pytest.raises(Refused, match="grant_not_delegable"):
         await other.grants.delegate(second.grant_id, "cid", web, key=BOB, delegations=0)
+    with pytest.raises(Refused, match="grant_not_in_force") as raised:
+        await owner.grants.revoke(second.grant_id)
+    assert raised.value.hint == "run `vox-mesh grant list` to see the grants in force"
     for node in (owner, other):
         await assert_whole(node)
 

@@ -83,3 +83,12 @@ async def test_http_refuses_the_name_of_the_mesh(tmp_path: Path) -> None:
             answer = await served.ask("POST", path, body, headers=headers)
             assert_problem(answer, 422, "bad_value")
             assert re.search(REFUSED, answer.json()["detail"]), path
+
+
+def test_no_agent_has_the_name_of_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadSettings, match="must not begin with 'person:'"):
+        parse_agents("1001=person:alice")
+    monkeypatch.setenv("VOX_AGENT_ID", "person:alice")
+    assert quick_settings() is None
+    with pytest.raises(BadSettings, match=r"VOX_AGENT_ID.*must not begin with person:"):
+        load_settings()

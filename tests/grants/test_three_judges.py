@@ -39,7 +39,10 @@ OWNER: Final = "owner"
 OWNER_KEY: Final = SigningKey(bytes(32))
 KEYS: Final = [SigningKey(bytes([number] * 32)) for number in (1, 2)]
 BY_PUBLIC: Final = {each.public: each for each in KEYS}
-AGENTS: Final = ("ann", "bob", OWNER)
+PERSON: Final = "person:pat"
+"""Who acts with the rights of the node, unless an earlier version has admitted an agent of this name."""
+
+AGENTS: Final = ("ann", "bob", OWNER, PERSON)
 NODES: Final = (OWNER, "other")
 UNKNOWN: Final = "01J00000000000000000000001"
 SQL: Final = named("grants")
@@ -260,6 +263,7 @@ def database() -> Iterator[sqlite3.Connection]:
 
 @given(st.lists(steps, min_size=4, max_size=10))
 @example([("admit", "ann", KEYS[1]), ("delegate", "bob", None, 0)])
+@example([("set_strict", True), ("admit", PERSON, None), ("issue", PERSON, ENDLESS)])
 @settings(many, max_examples=2_000 if SOAK else 30)
 def test_the_model_the_database_and_the_audit_agree_on_every_act(
     database: sqlite3.Connection, steps: list[tuple[Any, ...]]

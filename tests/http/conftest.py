@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.messages.relaying import Pair, open_pair
-from tests.support.nodes.shared_mesh import SHARED_HOMES, SharedMesh
+from tests.support.nodes.shared_mesh import SharedMesh
+from tests.support.running.lengths import SHARED_HOMES
 from tools.homes import FILE, HomeCase
 from vox_mesh.store import new_key
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 
 import pytest
 
 from tests.support.nodes.node_runs import PATIENCE_S
-from vox_mesh.http.access import _LOCAL, credential_of
+from vox_mesh.http.access import _LOCAL, _READ_TOKEN, _TOKEN, credential_of, credential_of_session
 from vox_mesh.http.admission import _LIMITS, AdmissionPool, Load
+from vox_mesh.http.console.sessions import ConsoleSessions, SignedInBy
 from vox_mesh.http.problems import Problem
 
 
@@ -38,3 +40,28 @@ async def test_a_slow_scan_of_an_agent_shuts_out_no_one() -> None:
         await asyncio.gather(own, return_exceptions=True)
         async with pool.place(credential_of("ben")), pool.place(_LOCAL):
             pass
+
+
+async def test_nothing_is_kept_of_a_credential_without_requests() -> None:
+    pool = AdmissionPool(Load.SCAN, _LIMITS[Load.SCAN]._replace(wait_s=0.0))
+    async with pool.place(credential_of("ann")):
+        with pytest.raises(Problem, match="must be at most"):
+            await pool.place(credential_of("ann")).__aenter__()
+        assert list(pool._rooms) == ["agent ann"]
+    assert (pool._rooms, pool._users, pool._queued) == ({}, {}, {})
+
+
+def test_sessions_count_towards_the_credential_with_which_they_were_made() -> None:
+    sessions = ConsoleSessions(lambda: 0)
+    accounts: dict[tuple[SignedInBy, bool], set[str]] = {}
+    for by, is_read_only, name in product(SignedInBy, (False, True), ("alice", "bob")):
+        opened = sessions.open(name, by, is_read_only=is_read_only)
+        assert opened is not None
+        credential = credential_of_session(opened.session, is_strict=False)
+        accounts.setdefault((by, is_read_only), set()).add(credential.account)
+    assert accounts[SignedInBy.USER, False] == {_LOCAL.account}
+    assert accounts[SignedInBy.TOKEN, False] == {_TOKEN.account}
+    assert accounts[SignedInBy.READ_TOKEN, False] == accounts[SignedInBy.READ_TOKEN, True]
+    assert accounts[SignedInBy.READ_TOKEN, True] == {_READ_TOKEN.account}
+    assert accounts[SignedInBy.USER, True] != accounts[SignedInBy.TOKEN, True]
+    assert len({*map(frozenset, accounts.values())}) == 5

@@ -53,7 +53,7 @@ async def _until(node: MeshNode, holds: Callable[[], Any]) -> None:
 def _waiting(node: MeshNode) -> int:
     front = node._server
     assert front is not None
-    return len(front._api._scope._waiting)
+    return len(front._performer._scope._waiting)
 
 
 async def test_who_hangs_up_while_waiting_for_a_lock_does_not_get_it(
@@ -119,7 +119,7 @@ async def test_more_who_wait_than_there_is_room_for_are_notified(
 ) -> None:
     monkeypatch.setitem(admission._LIMITS, admission.Load.WAIT, admission.PoolLimits(total=0, each=1))
     assert node._server is not None
-    node._server._api._admission = admission.Admission()
+    node._server._performer.admission = admission.Admission()
     job = await node.jobs.schedule("a.kind")
     assert_problem(await client.get(f"/v1/jobs/{job.job_id}/wait"), 503, "overloaded")
 

@@ -12,12 +12,16 @@ import httpx
 import orjson
 import pytest
 
+from tests.support.jobs.staging import end, schedule
 from tests.support.messages.relaying import TOKEN, address_of, assert_problem, until
 from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.rhythm.grounds import MovableClock, player
-from vox_mesh.http import admission, events
+from vox_mesh.http import admission
+from vox_mesh.http.events import feeds
+from vox_mesh.http.events import stream as events
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.plan import BeatFrame
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.node import MeshNode
@@ -194,7 +198,7 @@ async def test_all_who_listen_are_notified_by_one_look(node: MeshNode) -> None:
     async with _listening(node) as first, _listening(node) as second:
         await first.next("reset")
         await second.next("reset")
-        looking = [task for task in asyncio.all_tasks() if task.get_name() == "vox-mesh-scenes"]
+        looking = [task for task in asyncio.all_tasks() if task.get_name() == "vox-mesh-state-feed"]
         assert len(looking) == 1
         await node.messages.send("ben", "hello", sender="ann")
         assert (await first.next("messages")).data["unread"] == 1
@@ -274,3 +278,72 @@ async def test_each_status_that_changes_is_an_event_and_a_repeated_one_is_none(n
         await node.store.write(Script(Statement("DELETE FROM status_claims WHERE agent_id = 'bob'")))
         gone = await listener.next()
         assert (gone.name, gone.data["agent_id"], gone.data["task_id"]) == ("status_gone", "bob", "write")
+
+
+async def test_what_needs_a_person_is_sent_first_and_when_it_changes(node: MeshNode) -> None:
+    async with _listening(node, topics="attention") as listener:
+        state = (await listener.next("reset")).data["attention"]
+        assert (state["items"], set(state["counts"].values())) == ([], {0})
+        await node.locks.acquire("task:1", agent="ann")  # which needs none
+        await end(node, await schedule(node), JobState.FAILED)
+        event = await listener.next()
+        (item,) = event.data["items"]
+        assert (event.name, item["kind"], event.data["counts"]["failed_job"]) == (
+            "attention",
+            "failed_job",
+            1,
+        )
+        await node.jobs.retry(item["more"]["job_id"])
+        assert (await listener.next()).data["items"] == []
+
+
+async def test_progress_and_log_lines_of_running_jobs_are_reported(node: MeshNode) -> None:
+    job = await node.jobs.schedule("a.kind", {})
+    (taken,) = await node.work.take("coder", wait=_PATIENCE_S)
+    async with _listening(node, topics="progress") as listener:
+        assert (await listener.next("reset")).data == {"progress": []}
+        await node.work.progress(job.job_id, taken.claim_token, 0.25, "compiling")
+        event = await listener.next()
+        assert (event.name, event.data["job_id"]) == ("progress", job.job_id)
+        assert (event.data["fraction"], event.data["message"]) == (0.25, "compiling")
+        await node.work.log(job.job_id, taken.claim_token, "a line\n")
+        assert (await listener.next()).data == {**event.data, "log": event.data["log"] + 1}
+    async with _listening(node, topics="progress") as listener:
+        (line,) = (await listener.next("reset")).data["progress"]
+        assert (line["job_id"], line["fraction"]) == (job.job_id, 0.25)
+
+
+async def test_each_listener_gets_its_topics_whatever_others_have_selected(node: MeshNode) -> None:
+    async with _listening(node, topics="locks") as first:
+        assert [*(await first.next("reset")).data] == ["locks"]
+        async with _listening(node, topics="conflicts,messages,job") as second:
+            assert {*(await second.next("reset")).data} == {"conflicts", "messages"}
+            await node.messages.send("ben", "hello", sender="ann")
+            await node.locks.acquire("task:1", agent="ann")
+            assert (await first.next()).name == "locks"
+            assert (await second.next()).name == "messages"
+    async with _listening(node, topics="job") as third:
+        assert (await third.next("reset")).data == {}
+
+
+async def test_a_listener_that_is_far_behind_misses_nothing_and_gets_nothing_twice(
+    node: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "_KEPT_ENTRIES", 2)
+    monkeypatch.setattr(feeds, "_PAGE", 3)
+    start = await node.oplog.last_id()
+    async with _listening(node, topics="job") as here:
+        await here.next("reset")
+        jobs = [(await node.jobs.schedule("a.kind", {"n": n})).job_id for n in range(10)]
+        async with _listening(node, topics="job", **{events.LAST_ID: str(start)}) as late:
+            jobs.append((await node.jobs.schedule("a.kind", {"n": 10})).job_id)
+            for listener in (here, late):
+                heard = [await listener.next("job") for _ in jobs]
+                assert [each.data["payload"]["jobs"][0]["job_id"] for each in heard] == jobs
+
+
+@pytest.mark.parametrize(
+    ("took_s", "interval_s"), [(0.0, 0.05), (0.002, 0.05), (0.01, 0.2), (0.04, 0.8), (3.0, 1.0)]
+)
+def test_the_state_is_read_less_often_the_longer_it_takes(took_s: float, interval_s: float) -> None:
+    assert feeds.interval_after(took_s) == pytest.approx(interval_s)

@@ -67,6 +67,8 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
         await bar.bar_reporter.roll_up_due()
         await node.store.synced()
         node.store.faults.note("relay", KeyError("unexpected"))
+        await node.retention.prune_all()
+        await node.store.synced()
         async with served(metrics_of(node)) as client:
             client.headers["Authorization"] = f"Bearer {TOKEN}"
             await client.get("/metrics")

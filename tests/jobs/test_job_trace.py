@@ -10,10 +10,11 @@ import pytest
 
 from tests.support.oplog.authoring import NOTE, NOTE_KIND
 from vox_mesh import JobContext, Manifest, Mesh, Op, Script, Settings, Yield
-from vox_mesh.jobs.job_trace import TracedJob, trace_job
+from vox_mesh.jobs.job_trace import TracedJob, attempt_outcome, trace_job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
+from vox_mesh.views.job_trace import TraceView, find_trace
 
 
 @pytest.fixture
@@ -66,6 +67,27 @@ async def test_claim_start_and_completion_name_what_led_to_them(node: MeshNode) 
     assert causes(inferred) == [started.op_id]
     assert causes(completed) == [started.op_id, inferred.op_id]
     assert all(chain.problem is None for chain in await node.oplog.verify())
+
+
+async def test_a_trace_tells_how_each_attempt_ended_and_can_be_of_one_job_alone(node: MeshNode) -> None:
+    first = await node.jobs.schedule("plain", "twice")
+    then = await node.jobs.schedule("plain", after=[first])
+    never = await node.jobs.schedule("unhandled")
+    async with node.worker.running():
+        await node.jobs.wait(then, timeout=30)
+    await node.jobs.abort(never, reason="too late")
+    (earlier,) = TraceView.of(await find_trace(node, first.job_id)).jobs
+    ends = [(op.kind, op.outcome, op.detail) for op in earlier.ops if op.outcome is not None]
+    assert ends == [("YieldWork", "yielded", "once more"), ("CompleteJob", "succeeded", None)]
+    alone = await find_trace(node, then.job_id, limit=1)
+    assert ([job.job_id for job in alone.jobs], alone.is_cut) == ([then.job_id], True)
+    (aborted,) = TraceView.of(await find_trace(node, never.job_id)).jobs
+    assert [(op.outcome, op.detail) for op in aborted.ops] == [(None, None), ("aborted", "too late")]
+
+
+@pytest.mark.parametrize("payload", ["no JSON", "[]", '{"jobs": 7}', '{"jobs": [null]}', '{"jobs": []}'])
+def test_an_op_that_cannot_be_read_ends_no_attempt(payload: str) -> None:
+    assert attempt_outcome("YieldWork", payload, "a" * 64) == (None, None)
 
 
 async def test_an_op_about_many_jobs_is_traced_for_each_alone(node: MeshNode) -> None:

@@ -17,6 +17,7 @@ from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import Rows, new_key
+from vox_mesh.store.watch.changes import SomeChanges
 
 _MANY = 100
 _COMMITS = 20
@@ -94,15 +95,15 @@ async def test_a_job_that_is_gone_ends_the_wait_for_it(
             await waiting
 
 
-def listening(node: MeshNode, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def listening(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Is set whenever the node begins to listen for commits."""
-    begun, changed = asyncio.Event(), node.store.changed
+    begun, changed = asyncio.Event(), SomeChanges.changed
 
-    async def telling(since: int) -> int:
+    async def telling(commits: SomeChanges, since: int) -> int:
         begun.set()
-        return await changed(since)
+        return await changed(commits, since)
 
-    monkeypatch.setattr(node.store, "changed", telling)
+    monkeypatch.setattr(SomeChanges, "changed", telling)
     return begun
 
 
@@ -111,7 +112,7 @@ async def test_who_waits_for_a_job_when_the_mesh_is_left_is_notified(
 ) -> None:
     async with Mesh.open(FILE.settings(tmp_path, None, tick="1h")) as node:
         job = await node.jobs.schedule("report", 1)
-        begun = listening(node, monkeypatch)
+        begun = listening(monkeypatch)
         waiting = asyncio.create_task(node.jobs.wait(job))
         async with asyncio.timeout(PATIENCE_S):
             await begun.wait()
@@ -122,7 +123,7 @@ async def test_who_waits_for_a_job_when_the_mesh_is_left_is_notified(
 
 async def test_without_any_who_wait_nothing_listens(local: MeshNode, monkeypatch: pytest.MonkeyPatch) -> None:
     job = await local.jobs.schedule("report", 1)
-    begun = listening(local, monkeypatch)
+    begun = listening(monkeypatch)
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):
             begun.clear()

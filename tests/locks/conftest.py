@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.nodes.fixtures import mesh, node_settings
 from tests.support.oplog.authoring import RestartableNodes, scene
-from tests.support.running.lengths import EVERY_HOME
-from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.running.lengths import EVERY_HOME, LOCAL_AND_REPLICA, SHARED_HOMES
+from tools.homes import HomeCase
 from vox_mesh import Settings
 
 __all__ = ["mesh", "node_settings"]
@@ -22,7 +22,7 @@ def _settings(request: pytest.FixtureRequest, folder: Path) -> Settings:
     return case.settings(folder, server, tick="1h")
 
 
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=LOCAL_AND_REPLICA, ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """The settings of each home in turn."""
     return _settings(request, tmp_path)
@@ -34,7 +34,7 @@ def any_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     return _settings(request, tmp_path)
 
 
-@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=SHARED_HOMES, ids=str)
 def common_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """The settings of each home that several nodes share."""
     return _settings(request, tmp_path)

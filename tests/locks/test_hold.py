@@ -80,17 +80,20 @@ async def test_a_hold_outlives_its_time_for_as_long_as_it_is_renewed(mesh: MeshN
 
 async def test_a_lock_that_another_node_breaks_stops_the_work(common_settings: Settings) -> None:
     async with nodes(common_settings, 2) as (one, two):
-        taken: list[Lock] = []
+
+        async def break_and_take() -> Lock:
+            await two.locks.break_lock("a", "a test")
+            return await two.locks.acquire("a")
 
         async def work() -> None:
             async with one.locks.hold("a", ttl=_SHORT_S):
-                await two.locks.break_lock("a", "a test")
-                taken.append(await two.locks.acquire("a"))
+                breaking.append(asyncio.create_task(break_and_take()))  # which the loss must not stop
                 await _for_ever()
 
+        breaking: list[asyncio.Task[Lock]] = []
         with pytest.raises(LockLost, match="lock on a was lost"):
             await work()
-        assert await is_held(two, taken[0]), "the one who lost it must not let go of it"
+        assert await is_held(two, await breaking[0]), "the one who lost it must not let go of it"
         assert _cancellations() == 0
 
 

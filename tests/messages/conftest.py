@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.messages.messaging import NodeGroup, crowd_on
 from tests.support.oplog.authoring import RestartableNodes, scene
-from tests.support.running.lengths import EVERY_HOME
-from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.running.lengths import EVERY_HOME, LOCAL_AND_REPLICA
+from tools.homes import FILE, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, Message, Settings
 from vox_mesh.node import MeshNode
@@ -20,7 +20,7 @@ def _server(request: pytest.FixtureRequest, case: HomeCase) -> Server | None:
     return request.getfixturevalue("shared_server") if case.needs_server else None
 
 
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=LOCAL_AND_REPLICA, ids=str)
 async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MeshNode]:
     """A node on each home in turn, which ticks only when a test asks it to."""
     case: HomeCase = request.param
@@ -38,7 +38,7 @@ async def any_node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         yield node
 
 
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=LOCAL_AND_REPLICA, ids=str)
 async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes on each home in turn."""
     case: HomeCase = request.param

@@ -9,7 +9,8 @@ import pytest
 from tests.cli.conftest import VoxCommand
 from tests.support.messages.messaging import bodies, found
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
-from tools.homes import FILE, MESH_REPLICA, HomeCase
+from tests.support.running.lengths import SHARED_HOMES
+from tools.homes import HomeCase
 from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import KeyRefused
 from vox_mesh.model.base.hlc import Hlc
@@ -18,7 +19,7 @@ from vox_mesh.model.oplog.chain import COMMANDS
 from vox_mesh.store import new_key
 
 
-@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=SHARED_HOMES, ids=str)
 def shared_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> SharedMesh:
     """A mesh that many can share, on each home in turn."""
     case: HomeCase = request.param

@@ -1,17 +1,15 @@
-"""Maintenance of messages: overdue ones are reported once, expired ones end, old ones are pruned."""
+"""Maintenance of messages: overdue ones are reported once, and expired ones end."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.support.messages.messaging import NodeGroup, bodies, change, found, ids
+from tests.support.messages.messaging import NodeGroup, bodies, change, ids
 from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Message
 from vox_mesh.messages.maintenance import OVERDUE
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.node import MeshNode
-
-_DAY_MS = 86_400_000
 
 
 async def keep(node: MeshNode) -> None:
@@ -19,11 +17,6 @@ async def keep(node: MeshNode) -> None:
     await node.store.synced()
     await node._message_maintenance.run_once()
     await node.store.synced()
-
-
-async def ended(node: MeshNode, ago_ms: int, *messages: Message) -> None:
-    """Have these have ended so long ago."""
-    await change(node, messages, ended_ms=await node.nodes.now_ms() - ago_ms)
 
 
 async def late(node: MeshNode, *messages: Message) -> None:
@@ -96,45 +89,11 @@ async def test_no_one_is_notified_of_what_was_acknowledged_or_is_not_late(node: 
     assert await node.messages.queries.overdue() == []
 
 
-async def test_what_was_acknowledged_is_forgotten_after_its_time_and_not_before(node: MeshNode) -> None:
-    sent = [await node.messages.send("z", number, sender="a") for number in range(4)]
-    await node.messages.ack(*await node.messages.inbox("z"))
-    await ended(node, _DAY_MS + 1, *sent[:2])
-    await ended(node, _DAY_MS - 60_000, *sent[2:])
-    await keep(node)
-    assert bodies(await node.messages.queries.listed()) == [3, 2]
-
-
-async def test_dead_letters_are_kept_for_longer(node: MeshNode) -> None:
-    dead = [await node.messages.send("z", number, sender=f"s{number}", max_attempts=1) for number in range(2)]
-    await node.messages.send("y", 2, sender="a")
-    for held in await node.messages.inbox("z"):
-        await node.messages.nack(held)
-    await ended(node, 2 * _DAY_MS, dead[0])
-    await ended(node, 30 * _DAY_MS + 1, dead[1])
-    await keep(node)
-    assert bodies(await node.messages.queries.listed()) == [2, 0]
-
-
-async def test_no_position_is_ever_given_out_twice(node: MeshNode) -> None:
-    sent = [await node.messages.send("z", number, sender="a") for number in range(3)]
-    last = (await found(node, sent[-1])).position
-    await node.messages.ack(*await node.messages.inbox("z"))
-    await ended(node, 2 * _DAY_MS, *sent)
-    await keep(node)
-    after = await node.messages.send("z", "after", sender="a")
-    assert (await found(node, after)).position > last
-    assert bodies(await node.messages.queries.peek(["z"], after=last)) == ["after"]
-    await keep(node)
-    assert bodies(await node.messages.queries.listed()) == ["after"]
-
-
 async def test_with_nothing_to_do_a_keeper_writes_nothing(there: RestartableNodes) -> None:
     async with there.node() as node:
         await node.run_once()
-        sent = await node.messages.send("z", 1, sender="a", ack_within=100, ttl=1_000)
+        await node.messages.send("z", 1, sender="a", ack_within=100, ttl=1_000)
         await node.messages.ack(*await node.messages.inbox("z"))
-        await ended(node, 2 * _DAY_MS, sent)  # the last one stays, for its position
         written = len(there.gate.batches)
         await keep(node)
         assert len(there.gate.batches) == written

@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.messages.messaging import PATIENCE_S, NodeGroup, bodies, change, crowd_on, settled
 from tests.support.oplog.authoring import RestartableNodes
-from tools.homes import FILE, MESH_REPLICA, HomeCase
+from tests.support.running.lengths import SHARED_HOMES
+from tools.homes import HomeCase
 from vox_mesh import Message
 from vox_mesh.errors import NoAnswer
 from vox_mesh.messages import consumer, messages, wakeups
@@ -81,7 +82,7 @@ def resting(monkeypatch: pytest.MonkeyPatch) -> Resting:
     return Resting(monkeypatch)
 
 
-@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=SHARED_HOMES, ids=str)
 async def others(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Nodes that have no relay: each knows what the others do from the database alone."""
     case: HomeCase = request.param

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes.clocks import Clock
-from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.running.lengths import LOCAL_AND_REPLICA
+from tools.homes import HomeCase
 from vox_mesh import Mesh, Settings, Statement
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
@@ -26,7 +27,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=LOCAL_AND_REPLICA, ids=str)
 async def node(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[MeshNode]:
     """A node on each home in turn."""
     case: HomeCase = request.param

@@ -152,6 +152,7 @@ async def test_an_op_that_is_twice_in_one_request_takes_effect_once(mesh: MeshNo
     await assert_sound(mesh)
 
 
+@pytest.mark.every_home
 async def test_an_op_of_an_earlier_incarnation_is_answered_by_the_next(node_settings: Settings) -> None:
     if node_settings.backend is Backend.MEMORY:
         pytest.skip("nothing outlives the process in memory")

@@ -23,7 +23,8 @@ from vox_mesh.model.oplog.chain import NO_HASH, SEAL, LogEntry, Sealing, hash_of
 from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import temporary_identity
-from vox_mesh.oplog.export import export_log, record_of, verify_export
+from vox_mesh.oplog.archive.entry_lines import record_of
+from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.store.script import new_key
 
 

@@ -118,6 +118,7 @@ async def test_after_a_crash_the_next_incarnation_seals_the_rest() -> None:
             assert await kinds(node) == [NOTE, SEAL, NOTE, NOTE, SEAL, NOTE]
 
 
+@pytest.mark.every_home
 async def test_a_node_that_leaves_seals_in_the_same_write(mesh: MeshNode, node_settings: Settings) -> None:
     await mesh.oplog.append(NOTE, {})
     await mesh.close()
@@ -131,6 +132,7 @@ async def test_a_node_that_leaves_seals_in_the_same_write(mesh: MeshNode, node_s
         await assert_sound(command)
 
 
+@pytest.mark.every_home
 async def test_commands_seal_at_their_end_what_they_and_others_have_left(node_settings: Settings) -> None:
     if node_settings.backend is Backend.MEMORY:
         pytest.skip("a command in memory shares nothing with a node")

@@ -84,6 +84,7 @@ _LOG_WITHOUT_RATIO: Final = {
     "oplog-verify-growth",
     "nodes-writes",
 }
+_FLEET: Final = {f"fleet-3-{figure}" for figure in ("cpu", "pushed", "begun", "refused")}
 _LOCKS_WITH_RATIO: Final = {
     "lock-pairs-sqld",
     "lock-pair-sqld",
@@ -129,7 +130,7 @@ _SERVICE_WITH_RATIO: Final = _STARTUP | {"service-up-file", "service-up-sqld", "
 _RHYTHM_WITH_RATIO: Final = {"rhythm-roll-up-file", "rhythm-roll-up-sqld"}
 _RHYTHM_WITHOUT_RATIO: Final = {"rhythm-beat-idle", "rhythm-beat-loaded", "rhythm-drift", "rhythm-writes"}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
-_ONCE: Final = _IDLE_SERVICE | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
+_ONCE: Final = _IDLE_SERVICE | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"} | _FLEET
 """Nothing happens, or grows, only once, and for longer."""
 
 
@@ -140,8 +141,9 @@ def _bench(*arguments: str) -> tuple[int, bytes]:
 
 
 def _check_record(record: dict[str, Any]) -> None:
-    assert record["unit"] in {"us", "ms", "1/s", "x", "MB", "MB/s", "%", "1/min", "1", "beats"}
-    may_be_nothing = record["unit"] in {"MB", "beats"}  # a process need not grow, nor a beat be off
+    assert record["unit"] in {"us", "ms", "1/s", "x", "MB", "MB/s", "%", "1/min", "1", "beats", "kB", "kB/s"}
+    # A process need not grow, nor a beat be off, nor a claim be refused.
+    may_be_nothing = record["unit"] in {"MB", "beats"} or record["name"].endswith("-refused")
     assert record["ours"] > 0 or may_be_nothing
     low, high = record["spread"]
     assert 0 < low <= high or may_be_nothing
@@ -171,6 +173,7 @@ def _check_record(record: dict[str, Any]) -> None:
         pytest.param(
             ("oplog", "nodes-live", "nodes-writes"), _LOG_WITH_RATIO, _LOG_WITHOUT_RATIO, marks=_FULL
         ),
+        pytest.param(("nodes-fleet",), set(), _FLEET, marks=_FULL),
         pytest.param(
             ("lock-pairs-sqld", "lock-pair-sqld", "lock-contended", "lock-hand-over-mesh", "lock-guard"),
             _LOCKS_WITH_RATIO,
@@ -197,6 +200,7 @@ def _check_record(record: dict[str, Any]) -> None:
         "memory and file",
         "replica",
         "log and nodes",
+        "fleet",
         "locks",
         "messages",
         "jobs",

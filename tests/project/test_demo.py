@@ -15,9 +15,11 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 
 from tests.support.running.lengths import only_at_full_length
@@ -28,6 +30,9 @@ from vox_mesh import Mesh
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _COMMAND: Final = (sys.executable, "-m", "tools.demo")
 _TIMEOUT_S: Final = 120
+_PAGE: Final = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser says of requests of the page."""
+
 _SHOWN: Final = b"\x1b[?25h"
 _HIDDEN: Final = b"\x1b[?25l"
 
@@ -47,6 +52,34 @@ def demo(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=_TIMEOUT_S,
     )
+
+
+def demo_that_is_kept(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run it as `make demo KEEP=1` does; sign in to its console, and end it with Ctrl-C."""
+    with (
+        subprocess.Popen(
+            [*_COMMAND, "--keep"],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+        ExitStack() as ending,
+    ):
+        assert process.stdout is not None
+        printed = ""
+        ending.callback(process.kill)
+        for line in process.stdout:
+            printed += line
+            if opened := re.search(r"the console stays open: (http://[\d.:]+)/ui/#code=(\S+)", line):
+                url, code = opened.groups()
+                assert httpx.post(f"{url}/ui/session", json={"code": code}, headers=_PAGE).is_success
+                assert httpx.get(f"{url}/ui/").is_success
+                process.send_signal(signal.SIGINT)
+        status = process.wait(_TIMEOUT_S)
+    assert "the console stays open" in printed, printed
+    return subprocess.CompletedProcess(process.args, status, printed, "")
 
 
 def assert_healthy(folder: Path, printed: str) -> None:
@@ -167,7 +200,7 @@ FALSIFIED: Final[dict[str, tuple[str, Callable[[Workspace], None]]]] = {
 
 
 async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_path: Path) -> None:
-    done = demo(tmp_path)
+    done = demo_that_is_kept(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for claim in CLAIMS:
         assert re.search(rf"^ok   {claim.__name__} ", done.stdout, re.MULTILINE)

@@ -6,12 +6,14 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from string import Template
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -30,6 +32,7 @@ _PLAIN: Final = re.compile(r"vox-mesh [^|&;<>()$`*?\[~#\\]+")
 _TO_FILE: Final = re.compile(r"(.*?)(?: > ([\w.]+))?", re.DOTALL)
 _QUOTED: Final = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
 _EXAMPLE: Final = Path("tour.py")
+_MAX_NOTICE: Final = 4_096
 _TIMEOUT_S: Final = 60
 
 
@@ -78,10 +81,17 @@ def run_plain(command: str, folder: Path, env: dict[str, str]) -> str:
 def behind(command: str, folder: Path, env: dict[str, str]) -> Iterator[None]:
     """Run one of ours in the background, as `&` does, until the page is at its end; it ends well then."""
     arguments = tuple(shlex.split(command.removesuffix("&"))[1:])
-    with Process(Program(arguments, env, module="vox_mesh.cli", folder=str(folder))) as process:
-        yield
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(_TIMEOUT_S)
+    with TemporaryDirectory() as short, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        notified = str(Path(short) / "ready")  # the path of a socket must be short
+        manager.bind(notified)
+        manager.settimeout(_TIMEOUT_S)
+        seen = {**env, "NOTIFY_SOCKET": notified}
+        with Process(Program(arguments, seen, module="vox_mesh.cli", folder=str(folder))) as process:
+            if arguments[0] == "up":
+                assert manager.recv(_MAX_NOTICE).startswith(b"READY=1")
+            yield
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(_TIMEOUT_S)
     assert process.returncode == 0, f"{command}\n{err}"
 
 

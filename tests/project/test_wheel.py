@@ -50,6 +50,9 @@ def test_it_carries_the_statements_and_the_type_mark_and_no_tests(wheel: Path) -
     schemas = {str(path.relative_to(ROOT)) for path in (ROOT / "vox_mesh" / "schemas").glob("*.json")}
     assert "vox_mesh/schemas/job_manifest.schema.json" in schemas
     assert schemas <= set(names)
+    pages = {str(path.relative_to(ROOT)) for path in (ROOT / "vox_mesh" / "web").rglob("*") if path.is_file()}
+    assert {"vox_mesh/web/index.html", "vox_mesh/web/vendor.LICENSES.txt"} < pages
+    assert pages <= set(names)
     server = {
         f"vox_mesh/contrib/sqld/{name}" for name in ("start.sh", "build_extension.sh", "no_file_access.c")
     }

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from proof.checkers.edits import EDIT_CHECKS
 from proof.checkers.hostile import HOSTILE_CHECKS
 from proof.mutants.planted_bugs import PLANTS
 from proof.suite import CHECKS
@@ -18,7 +19,7 @@ _PAGE: Final = (_ROOT / "docs" / "project" / "reliability.md").read_text()
 _ATTACKS: Final = _ROOT / "tests" / "attacks"
 
 
-@pytest.mark.parametrize("check", [*CHECKS, *HOSTILE_CHECKS], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", [*CHECKS, *HOSTILE_CHECKS, *EDIT_CHECKS], ids=lambda check: check.name)
 def test_every_check_is_on_the_page(check: Check) -> None:
     assert f"| `{check.name}` | {check.promise} |" in _PAGE
 
@@ -30,5 +31,6 @@ def test_every_planted_bug_is_on_the_page(name: str) -> None:
 
 def test_every_bug_is_meant_to_be_found_by_a_check_that_there_is() -> None:
     attacks = "".join(path.read_text() for path in _ATTACKS.rglob("test_*.py"))
-    known = {check.name for check in (*CHECKS, *HOSTILE_CHECKS)} | {*re.findall(r"def (test_\w+)\(", attacks)}
+    known = {check.name for check in (*CHECKS, *HOSTILE_CHECKS, *EDIT_CHECKS)}
+    known |= {*re.findall(r"def (test_\w+)\(", attacks)}
     assert {plant.name for plant in PLANTS.values() if not {*plant.found_by} <= known} == set()

@@ -10,10 +10,11 @@ import pytest
 from tests.support.messages.messaging import NodeGroup, crowd_on
 from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.rhythm.grounds import ClockedReporter, MovableClock, player
-from tools.homes import FILE, MEMORY, MESH_REPLICA, HomeCase
+from tests.support.running.lengths import LOCAL_AND_REPLICA
+from tools.homes import HomeCase
 
 
-@pytest.fixture(params=[MEMORY, FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=LOCAL_AND_REPLICA, ids=str)
 async def crowd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes on each home in turn."""
     case: HomeCase = request.param

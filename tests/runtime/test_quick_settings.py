@@ -19,7 +19,10 @@ from vox_mesh.settings.quick import quick_settings
 from vox_mesh.settings.secrets import SECRET_VARIABLES
 
 _PROPERTIES = ("backend", "file_path", "is_database_elsewhere")
-_LEFT = ("VOX_DB_URL", "VOX_MESH_CONTROL_ADDR", "VOX_MESH_NODE", "VOX_MESH_BIND", *SECRET_VARIABLES)
+_LEFT = (
+    *("VOX_DB_URL", "VOX_MESH_CONTROL_ADDR", "VOX_MESH_NODE", "VOX_MESH_BIND", "VOX_ARCHIVE_URL"),
+    *SECRET_VARIABLES,
+)
 _TEXTS = st.one_of(
     st.sampled_from([text for _, text, _ in READ.values()] + [text for _, text, _ in BAD]),
     st.sampled_from(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -205,11 +206,13 @@ async def test_the_same_key_from_callers_at_once_takes_effect_once(store: Store)
 
 WRITE_AND_DIE = """
 import asyncio, os, signal, sys
-from tests.store.test_conformance import insert
-from vox_mesh import load_settings, open_store
+from vox_mesh import Answer, Script, Statement, load_settings, open_store
+table, key = sys.argv[1:]
 async def main():
     store = await open_store(load_settings())
-    await store.write(insert(sys.argv[1], 1, "x", key=sys.argv[2]))
+    answer = Answer(f"SELECT id, a FROM {table} WHERE id = ?", (1,), columns=("id", "a"))
+    added = Statement(f"INSERT INTO {table} (id, a) VALUES (?, ?)", (1, "x"))
+    await store.write(Script(added, answer=answer, key=key))
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
@@ -223,8 +226,9 @@ async def test_a_key_is_known_after_its_process_was_killed(
     async with await open_store(settings) as store:
         table = await make_table(store)
     script = insert(table, 1, "x")
-    with program(WRITE_AND_DIE, table, script.key, settings=settings) as (line, _):
+    with program(WRITE_AND_DIE, table, script.key, settings=settings) as (line, killed):
         assert line == "", "it ends without a word"
+    assert killed.returncode == -signal.SIGKILL
     async with await open_store(settings) as store:
         again = await store.write(script)
         assert again.repeated

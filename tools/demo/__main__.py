@@ -1,4 +1,4 @@
-"""`make demo`, `make demo SERVER=sqld`: `python -m tools.demo [--server sqld] [--check]`."""
+"""`make demo`: `python -m tools.demo [--server sqld] [--strict] [--keep] [--check]`."""
 
 from __future__ import annotations
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from tools.demo.console_link import console_link
 from tools.demo.fenced_files import TooLate
 from tools.demo.processes import Failed, OrchestratorProcesses
 from tools.demo.scenario import (
@@ -45,8 +47,11 @@ class DemoRun:
         self._processes = OrchestratorProcesses(workspace, view.on_event)
         self._open_messages = 0
 
-    async def run(self) -> None:
-        """Run all of it, until every process has left."""
+    async def run(self, deadline: asyncio.Timeout, *, keeps_open: bool) -> None:
+        """Run all of it, until every process has left.
+
+        With `keeps_open`, the nodes stay until the person ends the demo, without a deadline.
+        """
         looking = asyncio.create_task(self._look(), name="demo-look")
         looking.add_done_callback(self._looked)
         try:
@@ -55,6 +60,9 @@ class DemoRun:
             await self._join(HEIR)
             await asyncio.gather(self._have_a_conflict(), self._lose_the_victim(edit))
             await self._until(lambda: self._view.ended == self._view.wanted and not self._open_messages)
+            if keeps_open:
+                deadline.reschedule(None)
+                await self._keep_open()
             await self._processes.leave()
             await self._mesh.oplog.anchor()  # so that a truncated chain is noticed
         finally:
@@ -83,6 +91,19 @@ class DemoRun:
         self._view.say(f"{len(jobs) + 1} jobs are scheduled: fetch, build, test; {routed} go to {OWNER}")
         await self._mesh.occ.write("memories", PLAN, {"content": "the first plan"}, None)
         await asyncio.gather(self._join(OWNER), self._join(VICTIM))
+        self._view.say(f"the console: {await console_link(self._workspace, self._mesh)}")
+
+    async def _keep_open(self) -> None:
+        """Let people look around in the console until they press Ctrl-C."""
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, ended.set)
+        try:
+            self._view.say(f"the console stays open: {await console_link(self._workspace, self._mesh)}")
+            self._view.say("its code works once, within a minute; Ctrl-C ends the demo")
+            await ended.wait()
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
 
     async def _occupy_the_victim(self) -> Message:
         """Give it a long job, and a message that makes it hold a lock for long."""

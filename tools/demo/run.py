@@ -26,13 +26,16 @@ from vox_mesh.store.schema.backup import back_up
 _DEADLINE_S: Final = 90.0
 
 
-async def run_demo(workspace: Workspace, console: Console) -> bool:
-    """Run the demo and print what can be proven of it; return whether all claims hold."""
+async def run_demo(workspace: Workspace, console: Console, *, keeps_open: bool = False) -> bool:
+    """Run the demo and print what can be proven of it; return whether all claims hold.
+
+    `keeps_open`: its nodes stay until Ctrl-C, so that people can use the console.
+    """
     began = time.monotonic()
     async with Mesh.open_command(workspace.settings()) as mesh:
         with view_of(console) as view:
-            async with asyncio.timeout(_DEADLINE_S):
-                await DemoRun(workspace, mesh, view).run()
+            async with asyncio.timeout(_DEADLINE_S) as deadline:
+                await DemoRun(workspace, mesh, view).run(deadline, keeps_open=keeps_open)
         claims = check_claims(await gather(mesh, workspace))
     if workspace.url is not None:
         await _keep_copy(workspace)
@@ -90,6 +93,7 @@ def _run() -> int:
     parser = argparse.ArgumentParser(prog="demo", description="three orchestrators do sixty jobs together")
     parser.add_argument("--server", choices=["sqld"], help="on a real server with replicas, not on a file")
     parser.add_argument("--strict", action="store_true", help="on a strict mesh: agents act by grants only")
+    parser.add_argument("--keep", action="store_true", help="keep the console open at the end, until Ctrl-C")
     parser.add_argument("--check", action="store_true", help="only say again what the last run has proven")
     options = parser.parse_args()
     forget_settings()
@@ -97,4 +101,4 @@ def _run() -> int:
     if options.check:
         return 0 if asyncio.run(check(Workspace(FOLDER), console)) else 1
     with _workspace(has_server=options.server is not None, is_strict=options.strict) as workspace:
-        return 0 if asyncio.run(run_demo(workspace, console)) else 1
+        return 0 if asyncio.run(run_demo(workspace, console, keeps_open=options.keep)) else 1

@@ -59,16 +59,16 @@ def init(
     if key_file is not None and is_keyless:
         raise click.UsageError("--recovery-key-file and --no-recovery-key can't be combined")
     given = start("init")
-    home, place = _choose(given, here=here, for_user=for_user)
+    home, place = choose_home(given, here=here, for_user=for_user)
     chosen: dict[str, Any] = {} if home is None else {"home_dir": home}
     settings = load_settings(enabled=True, **chosen)
-    made = asyncio.run(_make(settings))
+    made = asyncio.run(make_mesh(settings))
     record = {"mesh": str(settings.home_dir.absolute()), "mesh_from": place, **made}
     show_done(record, _summary(record), as_json=as_json, verbose=verbose)
     if not as_json:
         click.echo(_NEXT, err=True)
     if not is_keyless and (key_file is not None or can_show(as_json=as_json)):
-        _own(settings, key_file, as_json=as_json)
+        own_mesh(settings, key_file, as_json=as_json)
     origin = setting_origins(given).get("VOX_MESH_ENABLED")
     if origin not in (None, "vox-mesh init") and not given.enabled:
         click.echo(f"warning: VOX_MESH_ENABLED is 0 in {origin}: commands will not use the mesh", err=True)
@@ -82,7 +82,7 @@ def _summary(record: Record) -> str:
     return f"{record['done']} mesh {record['mesh']} (database {record['address']})"
 
 
-def _choose(given: Settings, *, here: bool, for_user: bool) -> tuple[Path | None, str]:
+def choose_home(given: Settings, *, here: bool, for_user: bool) -> tuple[Path | None, str]:
     """Return the home of the mesh, `None` if VOX_MESH_HOME names it, and the kind of its place."""
     if here:
         return Path(FOLDER), HERE
@@ -96,9 +96,9 @@ def _choose(given: Settings, *, here: bool, for_user: bool) -> tuple[Path | None
     return (Path(FOLDER), HERE) if mesh.place == USER else (mesh.home, mesh.place)
 
 
-def _own(settings: Settings, key_file: Path | None, *, as_json: bool) -> None:
+def own_mesh(settings: Settings, key_file: Path | None, *, as_json: bool) -> None:
     """Become the owner of a mesh that has none, with a recovery key; an owned mesh keeps its key."""
-    if asyncio.run(run_on_mesh(settings, _is_owned)):
+    if asyncio.run(run_on_mesh(settings, is_owned)):
         if key_file is not None:
             click.echo(
                 "no recovery key made: the mesh has an owner; see `vox-mesh roles recovery-key`", err=True
@@ -109,7 +109,7 @@ def _own(settings: Settings, key_file: Path | None, *, as_json: bool) -> None:
         asyncio.run(run_on_mesh(settings, lambda mesh: _initialise(mesh, key)))
 
 
-async def _is_owned(mesh: Mesh) -> bool:
+async def is_owned(mesh: Mesh) -> bool:
     """Return whether the mesh has an owner, or is to have another one."""
     if mesh.ownership.pinned_key not in (None, mesh.identity.key.public):
         return True
@@ -120,7 +120,7 @@ async def _initialise(mesh: Mesh, key: RecoveryKey) -> Outcome:
     return await mesh.roles.initialise(key.signing_key(mesh.identity.key.public).public)
 
 
-async def _make(settings: Settings) -> dict[str, Any]:
+async def make_mesh(settings: Settings) -> dict[str, Any]:
     """Create the home, then its database, and mark it last: a mesh half made does not count."""
     refuse_unsafe_home(settings.home_dir, settings.file_path)
     make_home(settings.home_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SECTIONS: Final = {
-    "Everyday": ("init", "status", "lock", "send", "inbox", "job", "workflow", "agents"),
+    "Everyday": ("init", "setup", "status", "lock", "send", "inbox", "job", "workflow", "agents"),
     "Operate": (
         *(
             "up",
@@ -23,7 +23,21 @@ SECTIONS: Final = {
         ),
         *("server", "join", "db", "token", "trust", "config"),
     ),
-    "Inspect": ("top", "doctor", "messages", "conflicts", "oplog", "help", "completion"),
+    "Agents": (
+        "hooks",
+        "mcp",
+    ),
+    "Inspect": (
+        "console",
+        "attention",
+        "top",
+        "doctor",
+        "messages",
+        "conflicts",
+        "oplog",
+        "help",
+        "completion",
+    ),
     "Rhythm": ("beat", "rhythm", "score", "budget", "ucxl"),
 }
 """The names in the order in which they are shown; a test checks that each command has its place."""

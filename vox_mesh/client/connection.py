@@ -51,7 +51,7 @@ class NodeConnection:
             self._headers["Authorization"] = f"Bearer {bearer}"
         self._from_ms = 0
         self._mesh_id: tuple[str, str] | None = None
-        transport, base = _transport_of(address)
+        transport, base = transport_of(address)
         self._base = httpx.URL(base)
         limits = httpx.Timeout(None, connect=_CONNECT_S)
         self._client = httpx.AsyncClient(transport=transport, timeout=limits, trust_env=False)
@@ -161,7 +161,8 @@ def _parsed(address: str) -> tuple[str, Audience | None]:
         raise BadSettings(f"VOX_MESH_NODE: {error.line}", hint=_EXAMPLE) from None
 
 
-def _transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
+def transport_of(address: str) -> tuple[httpx.AsyncHTTPTransport, str]:
+    """Return the transport to a node, and the beginning of its URLs. Raises `BadSettings` for other texts."""
     if address.startswith(UNIX):
         path = address.removeprefix(UNIX)
         if not path.startswith("/"):

@@ -56,6 +56,7 @@ from vox_mesh.errors.messages import NotHolder as NotHolder
 from vox_mesh.errors.messages import RelayFailed as RelayFailed
 from vox_mesh.errors.messages import RelayRefused as RelayRefused
 from vox_mesh.errors.messages import SenderRefused as SenderRefused
+from vox_mesh.errors.nodes import ArchiveFailed as ArchiveFailed
 from vox_mesh.errors.nodes import ChainBroken as ChainBroken
 from vox_mesh.errors.nodes import ClockOff as ClockOff
 from vox_mesh.errors.nodes import ExportRefused as ExportRefused

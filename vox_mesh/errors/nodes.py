@@ -62,3 +62,9 @@ class ExportRefused(MeshError):
     """An export of the log would overwrite something, or its file was damaged."""
 
     code = "export_refused"
+
+
+class ArchiveFailed(MeshError):
+    """The archive of the log can't be read or written, or holds something else than was archived."""
+
+    code = "archive_failed"

@@ -43,13 +43,19 @@ class UnreadableText(ScriptFailed):
 
 
 class RowMoved(ScriptFailed):
-    """The row has changed since it was read. `now` is its current content; `None` if it was deleted."""
+    """The row has changed since it was read. `now` is its current content; `None` if it was deleted.
+
+    `version` names this content, for a decision on it.
+    """
 
     code = "row_moved"
 
-    def __init__(self, message: str, *, now: Mapping[str, Any] | None, statement: int, hint: str) -> None:
+    def __init__(
+        self, message: str, *, now: Mapping[str, Any] | None, version: str, statement: int, hint: str
+    ) -> None:
         super().__init__(message, statement=statement, hint=hint)
         self.now = now
+        self.version = version
 
 
 class AlreadyResolved(ScriptFailed):

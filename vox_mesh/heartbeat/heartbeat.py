@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from vox_mesh.errors import DatabaseFault, MeshError, OutcomeUnknown, Overloaded
+from vox_mesh.heartbeat.content import ContentChooser
+from vox_mesh.heartbeat.pace import HeartbeatPace
 from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, Vitals
 from vox_mesh.nodes.agents import Agents
@@ -66,6 +68,9 @@ class Heartbeat:
         self._vitals = vitals
         self._local_agents = local_agents
         self._tick_s = tick_s
+        self._content = ContentChooser(dependencies.monotonic, lambda: store.stats.answered)
+        self._pace = HeartbeatPace(store, clock, tick_s)
+        self._spare_ms = 0  # as the last heartbeat has announced it
         self._minute_began = dependencies.monotonic()
         self._anchored: Heads = {}
         self._ticked_at: float | None = None
@@ -85,6 +90,26 @@ class Heartbeat:
     def silent_s(self) -> float | None:
         """Return the seconds since a tick was last written; `None` if none was."""
         return None if self._ticked_at is None else self._dependencies.monotonic() - self._ticked_at
+
+    @property
+    def spare_s(self) -> float:
+        """Return how many seconds longer than a tick the next heartbeat may take."""
+        return self._spare_ms / 1_000
+
+    async def is_due(self) -> bool:
+        """Return whether a heartbeat is due now, a tick after the last question.
+
+        A node that has nothing to tell lets ticks pass in a large mesh, as its last heartbeat has announced.
+        """
+        silent_s = self.silent_s
+        await self._pace.refresh()
+        if silent_s is None or self.fault or self._clock.step is not None or self._clock.correction_ms:
+            return True
+        if silent_s * 1_000 >= min(self._spare_ms, self._pace.spare_ms) or self._pace.is_clock_doubted:
+            return True
+        if self._database_clock.unrecorded or self._sightings.script(self._local_agents()) is not None:
+            return True
+        return self._content.has_news(self._vitals(), self._presence.described)
 
     async def run_once(self) -> None:
         """Write a tick and, when a minute has passed, a seal and an anchor."""
@@ -128,7 +153,13 @@ class Heartbeat:
         if (sighted := self._sightings.script(self._local_agents())) is not None:
             scripts.append(sighted)
         started = self._clock.started()
-        tick, is_all = await self._write(self._presence.beat(self._vitals()), scripts, self._tick_s)
+        vitals = self._vitals()
+        content = self._content.choose(vitals, is_confirming=self._clock.step is not None)
+        described, spare_ms = self._presence.described, self._pace.spare_ms
+        beat = self._presence.beat(vitals, counts=content.counts, reports=content.reports, spare_ms=spare_ms)
+        tick, is_all = await self._write(beat, scripts, self._tick_s)
+        self._content.written(content, vitals, 1 + len(scripts), described)
+        self._spare_ms = spare_ms
         now_ms, correction_ms, *witnessed = tick.rows[0]
         self._clock.heard(now_ms, started, correction_ms)
         self._witness.record_beat(*witnessed)

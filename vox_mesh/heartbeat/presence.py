@@ -42,6 +42,9 @@ _NO_VITALS: Final = Vitals()
 _NOT_COUNTABLE: Final = "not_countable"
 
 
+Described = tuple[object, ...]
+
+
 @cache
 def _own_version() -> str:
     return version("vox-mesh")
@@ -95,6 +98,11 @@ class Presence:
         signature = self._identity.key.sign(address.signed_text(*self._whose[:2]))
         self._address = SignedAddress(address, signature)
 
+    @property
+    def url(self) -> str | None:
+        """The announced address of this node's service; `None` if it has none."""
+        return None if self._address is None else self._address.address.url
+
     def consumed(self) -> None:
         """Record that this node still takes work."""
         self.activity.consuming_ms = self._clock.now_ms
@@ -103,22 +111,41 @@ class Presence:
         """Record that this node's work progresses."""
         self.activity.progressing_ms = self._clock.now_ms
 
-    def beat(self, vitals: Vitals = _NO_VITALS) -> Script:
-        """Return the script of a heartbeat; it answers with the database's time and the state to remember."""
-        count = Statement(_SQL["count_heartbeat"], self._whose)
-        return Script(
-            self._row_statement(),
-            self._vitals_statement(vitals),
-            self._address_statement(),
-            count,
-            answer=Answer(_SQL["heartbeat_state"], self._whose, _BEAT_COLUMNS),
-        )
+    def beat(
+        self, vitals: Vitals = _NO_VITALS, *, counts: bool = True, reports: bool = True, spare_ms: int = 0
+    ) -> Script:
+        """Return the script of a heartbeat; it answers with the database's time and the state to remember.
+
+        Each page that it changes goes to the replicas of all nodes. So it leaves no idempotency key, and
+        `counts` and `reports` only if the count of heartbeats and the vitals have to be written. `spare_ms`:
+        how much longer than a tick the next one may take.
+        """
+        statements = [self._row_statement(spare_ms), self._address_statement()]
+        if reports:
+            statements.append(self._vitals_statement(vitals))
+        if counts:
+            statements.append(Statement(_SQL["count_heartbeat"], self._whose))
+        answer = Answer(_SQL["heartbeat_state"], self._whose, _BEAT_COLUMNS)
+        return Script(*statements, answer=answer, repeatable=True)
 
     def leave(self) -> Script:
         """Return the script that records that the node leaves."""
         return Script(Statement(_SQL["leave"], self._whose))
 
-    def _row_statement(self) -> Statement:
+    @property
+    def described(self) -> Described:
+        """Return what a heartbeat says of this node, without its signs of life."""
+        activity = self.activity
+        return (
+            *(activity.agent_id, activity.text, activity.control_addr, tuple(activity.kinds)),
+            *(
+                activity.capacity,
+                activity.load,
+                None if activity.policy_roots is None else (*activity.policy_roots,),
+            ),
+        )
+
+    def _row_statement(self, spare_ms: int = 0) -> Statement:
         activity = self.activity
         values = (
             *self._whose,
@@ -139,6 +166,7 @@ class Presence:
             machine_id(),
             self._place,
             None if activity.policy_roots is None else orjson.dumps(activity.policy_roots).decode(),
+            spare_ms,
         )
         return Statement(_SQL["heartbeat"], values)
 

@@ -58,6 +58,12 @@ class ListenAddress:
             port = _HTTP_PORT
         return cls(host, port, None if announced is None else announced.geturl(), variable)
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names and addresses by which clients call it, in lower case."""
+        announced = None if self._announced is None else urlsplit(self._announced).hostname
+        return frozenset(each.lower() for each in (self.host, announced) if each is not None)
+
     def announced_url(self, port: int) -> str:
         """Return the announced address: a local one, unless another was configured."""
         if self._announced is not None:
@@ -68,6 +74,16 @@ class ListenAddress:
         if _is_any(host):
             host = _LOOPBACK_6 if ":" in host else _LOOPBACK
             _log.warning("node unreachable from other machines: VOX_MESH_CONTROL_ADDR has no host name")
+        return f"http://{_in_url(host)}:{port}"
+
+    def browser_url(self, port: int) -> str:
+        """Return the address for a browser on this machine: an announced one with TLS, or the local one."""
+        announced = self.announced_url(port)
+        if announced.startswith("https:"):
+            return announced
+        host = self.host
+        if _is_any(host):
+            host = _LOOPBACK_6 if ":" in host else _LOOPBACK
         return f"http://{_in_url(host)}:{port}"
 
     async def listen(self, backlog: int) -> socket.socket:

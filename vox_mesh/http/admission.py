@@ -9,8 +9,16 @@ run at all, the turn of an agent is limited.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -92,13 +100,38 @@ class AdmissionPool:
         self._room_of_agents = asyncio.Semaphore(limits.of_agents or limits.total)
         self._turns: dict[asyncio.Timeout, tuple[str, float]] = {}
         self._rooms: dict[str, asyncio.Semaphore] = {}
+        self._users: Counter[str] = Counter()
         self._queued: dict[str, int] = {}
 
     @asynccontextmanager
     async def place(self, credential: Credential) -> AsyncIterator[None]:
         """Take a place in the pool. Raise 503 if there is none in time."""
-        own = self._rooms.setdefault(credential.name, asyncio.Semaphore(self._share_of(credential)))
-        rooms = [own, *([self._room_of_agents] if credential.agent is not None else ()), self._room]
+        share = self._share_of(credential)
+        with ExitStack() as kept:
+            # What people who have signed in alike may use together is no more than one of them may.
+            names = dict.fromkeys((credential.name, credential.account))
+            rooms = [kept.enter_context(self._room_of(name, share)) for name in names]
+            async with self._place_in(rooms, credential):
+                yield
+
+    @contextmanager
+    def _room_of(self, name: str, share: int) -> Iterator[asyncio.Semaphore]:
+        """Keep the room of a name while a request uses it: people choose names, without a limit."""
+        room = self._rooms.setdefault(name, asyncio.Semaphore(share))
+        self._users[name] += 1
+        try:
+            yield room
+        finally:
+            self._users[name] -= 1
+            if not self._users[name]:
+                for each in (self._users, self._rooms, self._queued):
+                    each.pop(name, None)
+
+    @asynccontextmanager
+    async def _place_in(
+        self, own: Sequence[asyncio.Semaphore], credential: Credential
+    ) -> AsyncIterator[None]:
+        rooms = [*own, *([self._room_of_agents] if credential.agent is not None else ()), self._room]
         async with AsyncExitStack() as places:
             if any(each.locked() for each in rooms):
                 await self._queue_for(credential, rooms, places)
@@ -161,7 +194,7 @@ class AdmissionPool:
     def _problem(self, credential: Credential) -> Problem:
         detail = (
             f"requests of this sort ({self._load}) must be at most {self._limits.total} at a time,"
-            f" and {self._share_of(credential)} of a {credential.name}"
+            f" and {self._share_of(credential)} of a {credential.account}"
         )
         return Problem(
             HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", detail, "retry later, or at another node"

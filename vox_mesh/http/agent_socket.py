@@ -13,6 +13,7 @@ from typing import Final
 
 from vox_mesh.errors import BadSettings, BadValue
 from vox_mesh.http.local_socket import LocalSocket
+from vox_mesh.model.base.reserved import refuse_person_agent
 from vox_mesh.model.messages.records import checked_agent
 from vox_mesh.settings import Settings
 
@@ -70,6 +71,7 @@ def parse_agents(text: str) -> dict[int, str]:
         if user_id in agents:
             raise BadSettings(f"VOX_MESH_AGENT_UIDS must name user {user} once", hint="remove one of both")
         try:
+            refuse_person_agent(agent)
             agents[user_id] = checked_agent(agent)
         except BadValue as error:
             raise BadSettings(f"VOX_MESH_AGENT_UIDS: {error}", hint=_EXAMPLE) from None

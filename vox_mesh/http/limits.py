@@ -29,7 +29,10 @@ _SPREAD: Final = 64
 """Pauses are spread over twice their length in this many steps, so that not all end at once."""
 
 _MAX_PAUSED: Final = 384
-_FAILED: Final = ("token_missing", "token_wrong", "signature_wrong", "signature_malformed")
+_FAILED: Final = (
+    *("token_missing", "token_wrong", "signature_wrong", "signature_malformed", "code_wrong"),
+    "session_ended",
+)
 _REFUSED: Final = ("too_many_requests", "overloaded")
 _RELAY: Final = "/v1/a2a/"
 """Nodes that are refused retry by a schedule of their own."""

@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from vox_mesh.nodes.node_sockets import FILE
+
 _log = logging.getLogger(__name__)
 
-FILE: Final = "http.sock"
-"""Its name in the folder of a node's slot."""
-
 _WITHOUT: Final = "local commands use the token in VOX_MESH_HOME"
-_MAX_PATH_BYTES: Final = 107
+MAX_PATH_BYTES: Final = 107
 """The longest path of a socket: 108 bytes, with the null byte at its end."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -45,8 +44,8 @@ class LocalSocket:
         The caller holds the slot of the folder, so an existing socket is of a process that has ended.
         """
         size = len(os.fsencode(self.path))
-        if size > _MAX_PATH_BYTES:
-            self._log_absent(f"its path has {size} bytes, {_MAX_PATH_BYTES} are possible")
+        if size > MAX_PATH_BYTES:
+            self._log_absent(f"its path has {size} bytes, {MAX_PATH_BYTES} are possible")
             return None
         if not _tells_users():
             self._log_absent("this system does not tell who connects")

@@ -62,6 +62,7 @@ from vox_mesh.errors import (
     Unauthorized,
     WrongBackend,
 )
+from vox_mesh.model.base.canonical import show_row
 from vox_mesh.views.locks import HoldView
 
 _log = logging.getLogger(__name__)
@@ -171,6 +172,8 @@ def problem_of(error: MeshError) -> Problem:
         more |= {"approval_id": error.approval_id, "expires_at": error.expires_at}
     if isinstance(error, TakenElsewhere):
         more["node_id"] = error.node_id
+    if isinstance(error, RowMoved):
+        more |= {"now": None if error.now is None else show_row(error.now), "onto": error.version}
     if isinstance(error, LockHeld):
         more["holders"] = [HoldView.of(holder) for holder in error.holders]
     return Problem(status, error.code, str(error), error.hint, **more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -86,7 +87,7 @@ class RequestScope:
 
     async def do(
         self,
-        request: web.Request,
+        request: web.Request | None,
         work: Coroutine[Any, Any, Any],
         takes_s: float,
         *,
@@ -95,7 +96,8 @@ class RequestScope:
     ) -> Any:
         """Run the work within `takes_s` seconds; `waits` marks work that may take long only because it waits.
 
-        `undo` is called with the answer if the client has disconnected meanwhile.
+        `undo` is called with the answer if the client has disconnected meanwhile. Without a request, the task
+        is cancelled by the caller when its client leaves.
         """
         if waits and self._is_closed:
             work.close()
@@ -105,9 +107,9 @@ class RequestScope:
         if waits:
             self._waiting.add(task)
         try:
-            with cancelled_with_client(request, task) as disconnected:
+            with nullcontext() if request is None else cancelled_with_client(request, task) as disconnected:
                 answer = await self._within(work, takes_s)
-            if disconnected.is_set() and undo is not None:
+            if disconnected is not None and disconnected.is_set() and undo is not None:
                 await undo(answer)
             return answer
         except asyncio.CancelledError:

@@ -13,11 +13,17 @@ from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.admission import Admission
 from vox_mesh.http.agent_socket import agent_socket_of
 from vox_mesh.http.api.api import Api
+from vox_mesh.http.api.performer import Performer
 from vox_mesh.http.artifact_client import HttpArtifactSource
-from vox_mesh.http.events import EventStream
-from vox_mesh.http.health import Checks, HealthPages
+from vox_mesh.http.console.authenticator import SessionAuthenticator
+from vox_mesh.http.console.endpoint import ConsoleEndpoint
+from vox_mesh.http.console.peers import ConsolePeers
+from vox_mesh.http.console.sessions import ConsoleSessions
+from vox_mesh.http.events.stream import EventStream
+from vox_mesh.http.health import HealthPages
 from vox_mesh.http.limits import Quotas, RefusalBrake
 from vox_mesh.http.local_socket import LocalSocket
+from vox_mesh.http.mcp.endpoint import McpEndpoint
 from vox_mesh.http.metrics.collector import Measured
 from vox_mesh.http.metrics.endpoint import Metrics
 from vox_mesh.http.principals.authenticator import AgentAuthenticator
@@ -29,9 +35,11 @@ from vox_mesh.http.service import Service
 from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
 from vox_mesh.messages.relay_outbound import Outbox
 from vox_mesh.model.base.shared_tokens import token_id
+from vox_mesh.model.nodes.liveness import ServiceFigures
 from vox_mesh.model.principals.request_signature import Audience
 from vox_mesh.nodes.home_token import load_or_create_token
 from vox_mesh.oplog.refusals import record_refusals
+from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings
 from vox_mesh.store.slots import folder_of_slot
@@ -45,9 +53,10 @@ class NodeServer:
         settings: Settings,
         mesh: MeshServices,
         measured: Measured,
-        checks: Checks,
+        health: Health,
         monotonic: Callable[[], float],
     ) -> None:
+        checks, health.service = health.checks, lambda: self.figures
         tokens = tokens_of(settings)
         own, store, messages = mesh.identity.node_id, mesh.store, mesh.messages
         address = ListenAddress.from_settings(
@@ -55,7 +64,10 @@ class NodeServer:
         )
         keys = relay_keys_of(mesh, tokens.full)
         self._agents = agents_of(mesh)
-        access = Access(tokens.full, tokens.read, keys, tokens.metrics, self._agents)
+        sessions = None
+        if settings.ui:
+            sessions = SessionAuthenticator(ConsoleSessions(lambda: mesh.clock.now_ms), address.hosts)
+        access = Access(tokens.full, tokens.read, keys, tokens.metrics, self._agents, sessions)
         self.token_id = token_id(tokens.full, *store.mesh_id)
         """The public name of the token: nodes that announce the same one can relay to each other."""
 
@@ -65,21 +77,28 @@ class NodeServer:
         admission = Admission()
         self._events = EventStream(mesh, access, admission)
         quotas = Quotas(settings.rate_limit, settings.open_limit, monotonic)
-        self._api = Api(mesh, access, quotas, admission)
-        metrics = Metrics(
+        self._performer = Performer(mesh, access, quotas, admission)
+        self._mcp = McpEndpoint(self._performer, address.hosts)
+        self._metrics = Metrics(
             measured,
             access,
             is_ready=lambda: all(check.is_ok for check in checks()),
             admission=admission,
         )
+        self._console = None
+        if sessions is not None:
+            peers = ConsolePeers(mesh, monotonic)
+            self._console = ConsoleEndpoint(mesh, access, sessions, peers, lambda: self.service.browser_url)
         self.service = Service(
             address,
             [
                 Delivery(own, reception, access).add_to,
                 HealthPages(checks, access).add_to,
-                metrics.add_to,
+                self._metrics.add_to,
                 self._events.add_to,
-                self._api.add_to,
+                Api(self._performer).add_to,
+                self._mcp.add_to,
+                *([] if self._console is None else [self._console.add_to]),
                 RefusalBrake().add_to,
             ],
             faults=store.faults,
@@ -106,10 +125,18 @@ class NodeServer:
             await self._agents.known.refresh()
         return await self.service.start()
 
+    @property
+    def figures(self) -> ServiceFigures:
+        """What the service knows of itself."""
+        return ServiceFigures(self._events.stream_count, self._metrics.request_seconds)
+
     def end_waiting(self) -> None:
-        """End all event streams and waiting requests."""
+        """End all event streams, waiting requests and sessions of the console."""
+        if self._console is not None:
+            self._console.end()
         self._events.end()
-        self._api.end_waiting()
+        self._performer.end_waiting()
+        self._mcp.end()
 
     async def stop(self) -> None:
         """Stop receiving and delivering; running requests are finished."""
@@ -118,6 +145,7 @@ class NodeServer:
         finally:
             self.end_waiting()
             await self.service.stop()
+            await self._mcp.stop()
             await self._agents.refusals.close()
 
 

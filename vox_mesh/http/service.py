@@ -56,6 +56,8 @@ class Service:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._watch_task: asyncio.Task[None] | None = None
+        self.browser_url: str | None = None
+        """The address for a browser on this machine, once it listens."""
 
     @property
     def routes(self) -> list[tuple[str, str]]:
@@ -86,7 +88,8 @@ class Service:
             listening.listen(_BACKLOG)
         watch_loop = self._faults.keep_running("http", self.connections.watch)
         self._watch_task = asyncio.create_task(watch_loop, name="vox-mesh-http")
-        url = self._address.announced_url(public.getsockname()[1])
+        port = public.getsockname()[1]
+        url, self.browser_url = self._address.announced_url(port), self._address.browser_url(port)
         _log.info("listening on %s", url)
         return url
 

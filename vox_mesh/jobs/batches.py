@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from vox_mesh.errors import BadValue, IllegalTransition, StaleClaim, TooLarge
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs, Scheduled
 from vox_mesh.model.base.durations import Duration
+from vox_mesh.model.jobs.job_filter import NO_FILTER, JobFilter
 from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 OPEN: Final = tuple(state for state in JobState if state not in ENDS)
@@ -46,9 +47,8 @@ async def find_existing(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
 async def list_pages(
     jobs: Jobs,
     states: Sequence[JobState | None],
+    where: JobFilter = NO_FILTER,
     *,
-    kind: str | None = None,
-    claimer: str | None = None,
     before: int | None = None,
     limit: int | None = None,
 ) -> AsyncIterator[list[Job]]:
@@ -60,9 +60,7 @@ async def list_pages(
     for state in states:
         while left is None or left > 0:
             wanted = MAX_AT_ONCE if left is None else min(MAX_AT_ONCE, left)
-            page = await jobs.queries.listed(
-                state=state, kind=kind, claimer=claimer, before=before, limit=wanted
-            )
+            page = await jobs.queries.listed(state=state, **where._asdict(), before=before, limit=wanted)
             if not page:
                 break
             yield page
@@ -76,7 +74,7 @@ class JobSelection(NamedTuple):
 
     references: Sequence[str]
     states: Sequence[JobState]
-    kind: str | None
+    where: JobFilter = NO_FILTER
 
     @property
     def is_by_name(self) -> bool:
@@ -86,7 +84,7 @@ class JobSelection(NamedTuple):
     async def batches(self, jobs: Jobs) -> AsyncIterator[list[Job]]:
         """Yield the jobs, as many at a time as fit into one op."""
         if not self.references:
-            async for page in list_pages(jobs, self.states, kind=self.kind):
+            async for page in list_pages(jobs, self.states, self.where):
                 yield page
             return
         selected = await find_named(jobs, self.references)
@@ -101,7 +99,7 @@ class JobSelection(NamedTuple):
         """Return up to `limit` jobs that match, after the job with this state and row id."""
         state, before = after or (None, None)
         states = self.states if state is None else self.states[self.states.index(state) :]
-        pages = list_pages(jobs, states, kind=self.kind, before=before, limit=limit)
+        pages = list_pages(jobs, states, self.where, before=before, limit=limit)
         return [job async for page in pages for job in page]
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from vox_mesh.jobs.queries import json
 from vox_mesh.jobs.transitions import SQL
-from vox_mesh.model.jobs.records import SCHEDULE
+from vox_mesh.model.jobs.records import ABORT, COMPLETE, EXPIRE, SCHEDULE, YIELD
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.oplog.pages import Pace
 from vox_mesh.store.schema.statements import named
@@ -21,6 +21,7 @@ MAX_JOBS: Final = 5_000
 
 _ENTRIES_OF: Final = named("oplog")["entries_of"]
 _MAX_READ: Final = 500
+_MAX_DETAIL: Final = 1_024
 _READ_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError)
 
 
@@ -49,10 +50,10 @@ class _Named(NamedTuple):
     causes: Sequence[str]
 
 
-async def trace_job(store: Store, job_id: str) -> JobTrace:
-    """Follow the causes of a job's last op through the log."""
-    rows = await store.read(SQL["ancestors"], (*store.mesh_id, job_id, MAX_JOBS + 1))
-    found = rows[:MAX_JOBS]
+async def trace_job(store: Store, job_id: str, limit: int = MAX_JOBS) -> JobTrace:
+    """Follow the causes of a job's last op through the log, and of `limit` jobs at most, this one first."""
+    rows = await store.read(SQL["ancestors"], (*store.mesh_id, job_id, limit + 1))
+    found = rows[:limit]
     ops = await _Walk(store).ops_of({row["job_id"]: row["last_op"] for row in found})
     known = ops.keys()
     jobs = [
@@ -63,7 +64,7 @@ async def trace_job(store: Store, job_id: str) -> JobTrace:
         )
         for row in found
     ]
-    return JobTrace(jobs, len(rows) > MAX_JOBS)
+    return JobTrace(jobs, len(rows) > limit)
 
 
 class _Walk:
@@ -140,3 +141,51 @@ def causes_of(entry: LogEntry) -> list[str]:
 def _job_ids(payload: dict[str, Any]) -> Iterable[str]:
     items = payload.get("jobs", ())
     return (payload["job_id"],) if "job_id" in payload else (item["job_id"] for item in items)
+
+
+# --- ends of attempts ----------------------------------------------------------------------------
+
+
+class AttemptOutcome(NamedTuple):
+    """How an attempt ended, and why; both are `None` if it was not ended."""
+
+    outcome: str | None = None
+    detail: str | None = None
+
+
+def attempt_outcome(kind: str, payload: str, job_id: str) -> AttemptOutcome:
+    """Return how an op ended an attempt at a job that it names: nothing if it did not, or can't be read."""
+    if kind not in _OUTCOMES:
+        return AttemptOutcome()
+    try:
+        document = orjson.loads(payload)
+        (item,) = (each for each in document["jobs"] if each["job_id"] == job_id)
+    except _READ_ERRORS:
+        return AttemptOutcome()
+    outcome, detail = _OUTCOMES[kind](document, item)
+    return AttemptOutcome(str(outcome), detail[:_MAX_DETAIL] if isinstance(detail, str) else None)
+
+
+def _completed(_: dict[str, Any], item: dict[str, Any]) -> tuple[Any, Any]:
+    proof = item.get("proof")
+    envelope = proof.get("envelope") if isinstance(proof, dict) else None
+    known = envelope if isinstance(envelope, dict) else {}
+    return known.get("state", "ended"), known.get("error")
+
+
+def _yielded(_: dict[str, Any], item: dict[str, Any]) -> tuple[Any, Any]:
+    question = item.get("question")
+    if isinstance(question, dict):
+        return "asked", question.get("text")
+    return "failed" if item.get("failed") else "yielded", item.get("reason")
+
+
+def _expired(document: dict[str, Any], item: dict[str, Any]) -> tuple[Any, Any]:
+    return "expired", item.get("reason", document.get("reason"))
+
+
+def _aborted(document: dict[str, Any], _: dict[str, Any]) -> tuple[Any, Any]:
+    return "aborted", document.get("reason")
+
+
+_OUTCOMES: Final = {COMPLETE: _completed, YIELD: _yielded, EXPIRE: _expired, ABORT: _aborted}

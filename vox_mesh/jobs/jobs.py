@@ -98,7 +98,7 @@ class Jobs:
         self._read_artifact = read_artifact
         self._read_phases = read_phases
         self._nodes = nodes
-        self._random_bytes = random_bytes
+        self.random_bytes = random_bytes
         self.clock = clock
         self.trusted_keys = trusted_keys
         self.queries = JobQueries(store, clock)
@@ -178,14 +178,20 @@ class Jobs:
         `DatabaseUnavailable` is raised. With `defer`, `after` may name jobs by full ids that are not
         scheduled yet. Raises `BadValue` if a job is to start in a phase that the bars of the mesh don't have.
         """
+        items = await self.items_for(manifests, new=new)
+        return await self.schedule_items(items, new=new, spool=spool, defer=defer)
+
+    async def items_for(self, manifests: Sequence[Manifest], *, new: bool = True) -> list[dict[str, Any]]:
+        """Return the entries of jobs in the op that schedules them, predecessors first."""
         await self.refuse_unknown_phases(manifests)
         if any(each.after for each in manifests):
             _refuse_too_many(len(manifests), sum(len(each.after or ()) for each in manifests))
             if new:  # the nonce is part of the id, and `after` refers to ids
                 manifests = [each.model_copy(update={"nonce": each.nonce or new_key()}) for each in manifests]
             manifests = await self._resolve_after(manifests)
-        items = (self.item(each, new_key() if new and each.nonce is None else None) for each in manifests)
-        return await self.schedule_items(await in_slices(items), new=new, spool=spool, defer=defer)
+        return await in_slices(
+            self.item(each, new_key() if new and each.nonce is None else None) for each in manifests
+        )
 
     async def schedule_items(
         self, items: Sequence[Any], *, new: bool = False, spool: bool = True, defer: bool = False
@@ -252,7 +258,7 @@ class Jobs:
             "ulid": manifest.ulid or new_key(),
             "kind": manifest.job_kind,
             "manifest": embedded(text),
-            "seed": self._random_bytes(_SEED_BYTES).hex(),
+            "seed": self.random_bytes(_SEED_BYTES).hex(),
             "priority": DEFAULT_PRIORITY if manifest.priority is None else manifest.priority,
             "max_attempts": manifest.attempts,
             "backoff_ms": DEFAULT_BACKOFF_MS if manifest.backoff is None else manifest.backoff_ms,

@@ -13,6 +13,7 @@ from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.work.takes import forget_takes
+from vox_mesh.jobs.work.task_rows import forget_tasks
 from vox_mesh.model.jobs.question import EXPIRED
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.reservations import settle_overlooked
@@ -76,7 +77,7 @@ class JobMaintenance:
 
     async def run(self) -> None:
         """Run maintenance until cancelled: when work becomes due, after commits, and every tick."""
-        async for turn in self._store.changes():
+        async for turn in self._store.but_heartbeats.changes():
             turn.debounce_s = _SPREAD_S * self._chance()
             try:
                 await self.run_once()
@@ -105,6 +106,7 @@ class JobMaintenance:
             await self._rules.fire()
         await self._keep_questions()
         await forget_takes(self._store)
+        await forget_tasks(self._store, now_ms)
         await forget_reservations(self._store)
         await settle_overlooked(self._store)
 

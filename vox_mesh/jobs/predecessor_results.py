@@ -75,13 +75,18 @@ class PredecessorResults:
             raise NotAuthentic(f"no op signed by its author schedules job {job.job_id} as the table has it")
         return job
 
-    async def _signed_result(self, job: Job, end: JobEnd | None) -> Any:
+    async def result_of(self, job: Job, read: ReadArtifact | None = None) -> Any:
+        """Return the result of one job that has succeeded. Raises `NotAuthentic` if no signed op says so."""
+        ends = await self._authorship.ends.find([job.job_id])
+        return await self._signed_result(job, ends.get(job.job_id), read)
+
+    async def _signed_result(self, job: Job, end: JobEnd | None, read: ReadArtifact | None = None) -> Any:
         if end is None:
             raise NotAuthentic(f"no signed op has ended job {job.job_id} as the table has it")
         if end.state is not JobState.SUCCEEDED:
             raise JobNotSucceeded(f"job {job.job_id} is {end.state}")
         _refuse_changed(job)
-        return await read_signed_result(job.core, end, self._read_artifact)
+        return await read_signed_result(job.core, end, read or self._read_artifact)
 
     async def conditions_named_by(self, job: Job) -> dict[str, str]:
         """Return by id what a job, or the one of which it is a retry, awaits of its predecessors."""

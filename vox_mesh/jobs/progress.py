@@ -65,6 +65,11 @@ class Notes:
         rows = await self._store.read(_SQL["logged"], (*self._mesh, job_id, after, limit), fresh=True)
         return [Piece._make(row) for row in rows]
 
+    async def logged_last(self, job_id: str, limit: int) -> list[Piece]:
+        """Return the last pieces of a job's output and log, oldest first."""
+        rows = await self._store.read(_SQL["logged_last"], (*self._mesh, job_id, limit), fresh=True)
+        return [Piece._make(row) for row in reversed(rows)]
+
     async def follow(
         self, job_id: str, *, after: int = 0, debounce_s: float = 0.0
     ) -> AsyncGenerator[Piece, None]:

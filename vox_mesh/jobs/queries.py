@@ -117,6 +117,16 @@ class Predecessor(NamedTuple):
     kind: str
 
 
+class JobVertex(NamedTuple):
+    """A job in a graph: its position in the order of scheduling, and a title for people."""
+
+    job_id: str
+    id: int
+    kind: str
+    state: str
+    title: str
+
+
 class JobQueries:
     """Reads jobs. Methods with `fresh` read from the replica unless it is true."""
 
@@ -315,19 +325,21 @@ class JobQueries:
         state: JobState | None = None,
         kind: str | None = None,
         claimer: str | None = None,
+        agent: str | None = None,
+        ulids: tuple[str, str] | None = None,
         before: int | None = None,
         down_to: int = 0,
         limit: int = 100,
     ) -> list[Job]:
         """Return jobs, newest first; `kind` may be a pattern such as `cortex.*`.
 
-        `before` and `down_to` bound their positions, and so how many jobs are looked at.
+        `agent` holds them, and `ulids` are the first and the last one of a run. `before` and `down_to` bound
+        their positions, and so how many jobs are looked at.
         """
-        name = "list"
-        if state is not None:
-            name = "list_failed" if state in UNSUCCESSFUL else "list" if state.is_end else "list_open"
+        name = list_name("list", state, agent, ulids)
         before = _MAX_POSITION if before is None else before
-        return await self._read_jobs(name, (kind, claimer, before), limit, state, down_to)
+        more = (state, down_to, agent, *(ulids or (None, None)))
+        return await self._read_jobs(name, (kind, claimer, before), limit, *more)
 
     async def of_run(self, first: str, last: str) -> list[Job]:
         """Return the jobs whose ULIDs are between these, read from the database."""
@@ -369,6 +381,15 @@ class JobQueries:
         """Return the ids of the jobs that wait or waited for these."""
         return [row[0] for row in await self._read("successors", json(job_ids))]
 
+    async def linked_open(self, limit: int) -> list[str]:
+        """Return the ids of open jobs that depend on others or have others depend on them."""
+        return [row[0] for row in await self._read("linked_open", limit)]
+
+    async def vertices(self, job_ids: Iterable[str]) -> list[JobVertex]:
+        """Return the jobs that exist as graphs show them, read from the database."""
+        rows = await self._read("vertices", json(job_ids), fresh=True)
+        return [JobVertex._make(map(_plain, (*row[:4], row[4] or row[2]))) for row in rows]
+
     async def _read_jobs(self, name: str, values: Sequence[Value], limit: int, *more: Value) -> list[Job]:
         """Return up to `limit` jobs, fewer if more do not fit into one answer."""
         return self._jobs(await self._read_some(name, values, limit, *more))
@@ -387,6 +408,22 @@ class JobQueries:
 
     async def _read(self, name: str, *values: Any, fresh: bool = False) -> Rows:
         return await self._store.read(SQL[name], (*self._mesh, *values), fresh=fresh)
+
+
+def list_name(form: str, state: JobState | None, agent: str | None, ulids: tuple[str, str] | None) -> str:
+    """Return the name of the statement that reads a list with these filters by the best index."""
+    if ulids is not None:
+        return f"{form}_of_run"
+    if agent is not None:
+        return f"{form}_of_agent"
+    if state is None or state == JobState.SUCCEEDED:
+        return form
+    return f"{form}_failed" if state in UNSUCCESSFUL else f"{form}_open"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can have it: bytes, which only a hostile row holds, as text."""
+    return f"0x{value.hex()}" if isinstance(value, bytes) else value
 
 
 def _with_op(job: Job, op: tuple[Value, ...]) -> PlacedJob:

@@ -75,15 +75,20 @@ class JobQuestions:
         rows = await self._store.read(_SQL["open"], (*self._mesh, agent, limit))
         return [AskedQuestion._make(row) for row in rows]
 
-    async def answer(self, job: Job, answer: Any, agent: str | None = None) -> AskedQuestion:
+    async def answer(
+        self, job: Job, answer: Any, agent: str | None = None, *, question_id: str | None = None
+    ) -> AskedQuestion:
         """Answer the open question of a job, which can be taken again from then on.
 
+        With `question_id`, no other question is answered: the job may have asked another one meanwhile.
         Raises `NotKnown` if it has none, `BadValue` if the answer does not fit, and `Refused` if it was
         answered before or its time is over.
         """
         asked = await self.of(job.job_id)
         if asked is None:
             raise NotKnown(f"job {job.job_id} has asked nothing", hint="run `vox-mesh job questions`")
+        if question_id not in (None, asked.question_id):
+            raise _already_answered()
         if asked.asked_of is not None and not asked.asked_of.startswith(ROLE):
             refuse_unless_own(f"the question of job {job.job_id}", asked.asked_of)
         check_answer(asked.document, answer)

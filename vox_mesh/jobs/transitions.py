@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from vox_mesh.errors import IllegalTransition, StaleClaim
+from vox_mesh.jobs.work.task_rows import record_tasks
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
-from vox_mesh.model.jobs.records import ABORT, CLAIM, COMPLETE, EXPIRE, SCHEDULE, START, YIELD, Job, JobState
+from vox_mesh.model.jobs.records import (
+    ABORT,
+    CLAIM,
+    COMPLETE,
+    EXPIRE,
+    SCHEDULE,
+    START,
+    TASK,
+    YIELD,
+    Job,
+    JobState,
+)
 from vox_mesh.model.rhythm.bindings import Opening
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permit import MESH_PERMIT, Permit
@@ -93,6 +105,8 @@ class JobTransitions:
                 op.guarded("refuse_failed_predecessor", "predecessor_failed"),
                 op.step("wait"),
             ]
+        if tasks := [(item["job_id"], item[TASK]) for item in items if TASK in item]:
+            steps += record_tasks(self._mesh, op.key, permit.agent, tasks)
         return op.script(*steps, *effects, appendable=can_spool)
 
     def take(

@@ -8,8 +8,8 @@ from typing import Final
 from vox_mesh.errors import StaleFence
 from vox_mesh.locks.scripts import default_ttl, json, normal_keys
 from vox_mesh.model.locks.pattern_index import PatternIndex
-from vox_mesh.model.locks.patterns import normalise
-from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.model.locks.patterns import FILE, normalise
+from vox_mesh.model.locks.records import Holder, Lock, LockWaiter
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
@@ -28,9 +28,23 @@ class LockHolders:
 
     async def all(self, keys: str | Sequence[str] | None = None) -> list[Holder]:
         """Return the current holders of these keys, or of all."""
-        wanted = None if keys is None else json(normal_keys(keys))
-        rows = await self._store.read(_SQL["holders"], (*self._mesh, wanted), fresh=True)
+        return await self._read("holders", None if keys is None else json(normal_keys(keys)))
+
+    async def near(self, paths: Sequence[str]) -> list[Holder]:
+        """Return the current holders of these paths, and of all patterns; how many wait is not counted.
+
+        With many locks this reads few of them: every pattern in use is registered.
+        """
+        return await self._read("holders_near", json([FILE + path for path in paths]))
+
+    async def _read(self, name: str, wanted: str | None) -> list[Holder]:
+        rows = await self._store.read(_SQL[name], (*self._mesh, wanted), fresh=True)
         return [Holder._make(row)._replace(is_shared=bool(row["is_shared"])) for row in rows]
+
+    async def waiters(self, limit: int) -> list[LockWaiter]:
+        """Return the waiters for all keys, in the order of each key's queue."""
+        rows = await self._store.read(_SQL["waiters"], (*self._mesh, limit), fresh=True)
+        return [LockWaiter._make(row)._replace(is_shared=bool(row["is_shared"])) for row in rows]
 
     async def in_the_way(self, keys: str | Sequence[str]) -> list[Holder]:
         """Return the current holders of anything that overlaps one of these keys."""

@@ -33,13 +33,22 @@ class Leadership:
     """Hold, or compete for, one leader role of the mesh. The role is lost with its lock."""
 
     def __init__(
-        self, role: str, store: Store, locks: Locks, clock: MeshClock, monotonic: Callable[[], float]
+        self,
+        role: str,
+        store: Store,
+        locks: Locks,
+        clock: MeshClock,
+        monotonic: Callable[[], float],
+        *,
+        log_level: int = logging.INFO,
     ) -> None:
+        """`log_level` is that of taking the role, which for short duties happens often."""
         self._role = role
         self._store = store
         self._locks = locks
         self._clock = clock
         self._monotonic = monotonic
+        self._log_level = log_level
         self._lock: Lock | None = None
 
     @property
@@ -81,7 +90,12 @@ class Leadership:
         if self._lock is None and self._clock.step is None and await self.leader() is None:
             with suppress(LockHeld):
                 self._lock = await self._locks.acquire_own(self._role, ttl)
-                _log.info("leadership acquired: role=%s fence_token=%d", self._role, self._lock.fence_token)
+                _log.log(
+                    self._log_level,
+                    "leadership acquired: role=%s fence_token=%d",
+                    self._role,
+                    self._lock.fence_token,
+                )
         return self.is_ours
 
     async def resign(self) -> None:

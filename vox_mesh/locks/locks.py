@@ -32,7 +32,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.histogram import QUICK_S, Histogram
 from vox_mesh.model.locks.patterns import normalise
-from vox_mesh.model.locks.records import Holder, Lock
+from vox_mesh.model.locks.records import Holder, Lock, LockWaiter
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permit import MESH_GRANT, MESH_PERMIT, Permit
 from vox_mesh.oplog.grants.permits import Acted, Permits
@@ -365,6 +365,14 @@ class Locks:
     async def holders(self, keys: str | Sequence[str] | None = None) -> list[Holder]:
         """Return the current holders of these keys, or of all."""
         return await self._holders.all(keys)
+
+    async def holders_near(self, paths: Sequence[str]) -> list[Holder]:
+        """Return the current holders of these paths of files, and of all patterns."""
+        return await self._holders.near(paths)
+
+    async def waiters(self, limit: int = 200) -> list[LockWaiter]:
+        """Return the waiters for all keys, in the order of each key's queue."""
+        return await self._holders.waiters(limit)
 
     async def in_the_way(self, keys: str | Sequence[str]) -> list[Holder]:
         """Return the current holders of anything that overlaps one of these keys."""

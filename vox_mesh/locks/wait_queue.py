@@ -87,7 +87,7 @@ class LockQueue:
             self._by_key.setdefault(key, {})[request.request_id] = waiter
         self._changes.wake()  # its blocking lease may end sooner than the others'
         if self._watch_task is None:
-            self._changes = self._store.changes(debounce_s=_DEBOUNCE_S)
+            self._changes = self._store.but_heartbeats.changes(debounce_s=_DEBOUNCE_S)
             self._watch_task = asyncio.create_task(
                 self._watch(), name="vox-mesh-lock-queue", context=detached_context()
             )

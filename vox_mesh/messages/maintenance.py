@@ -1,4 +1,4 @@
-"""Message maintenance: notify senders of overdue messages, expire messages, and prune old ones."""
+"""Message maintenance: notify senders of overdue messages, expire messages, and prune old receivers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 OVERDUE: Final = "mesh.overdue"
-DEAD_FOR: Final = 30
-"""Dead letters are kept this many times as long as acknowledged messages."""
-
 _RECEIVERS_MS: Final = 3_600_000
 """Receivers that were not seen for an hour are pruned; each is seen several times a minute."""
 
@@ -34,12 +31,11 @@ _CHANGED: Final = Answer(sql("changed"), columns=("changed",))
 class MessageMaintenance:
     """Maintain the messages of the mesh. Any number of nodes may do so at the same time."""
 
-    def __init__(self, store: Store, clock: MeshClock, messages: Messages, retention_s: float) -> None:
+    def __init__(self, store: Store, clock: MeshClock, messages: Messages) -> None:
         self._store = store
         self._mesh = store.mesh_id
         self._clock = clock
         self._messages = messages
-        self._retention_ms = round(retention_s * 1_000)
 
     async def run_once(self) -> None:
         """Do the work that our copy of the database shows; nothing while the database is unreachable."""
@@ -50,18 +46,13 @@ class MessageMaintenance:
 
     async def _maintain(self) -> None:
         now_ms = self._clock.now_ms
-        acked_ms, dead_ms = now_ms - self._retention_ms, now_ms - DEAD_FOR * self._retention_ms
-        since_ms = (now_ms, acked_ms, dead_ms, now_ms - _RECEIVERS_MS)
+        since_ms = (now_ms, now_ms - _RECEIVERS_MS)
         rows = await self._store.read(sql("has_maintenance"), (*self._mesh, *since_ms))
-        has_expired, has_overdue, has_old_ended, has_old_dead, has_old_receivers = rows[0]
+        has_expired, has_overdue, has_old_receivers = rows[0]
         if has_overdue:
             await self._notify_overdue(now_ms)
         if has_expired:
             await self._repeat("expire")
-        if has_old_ended:
-            await self._repeat("forget", json(("acked", "expired")), self._retention_ms)
-        if has_old_dead:
-            await self._repeat("forget", json(("dead",)), DEAD_FOR * self._retention_ms)
         if has_old_receivers:
             await self._repeat("forget_receivers", _RECEIVERS_MS)
 

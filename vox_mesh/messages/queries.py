@@ -86,7 +86,8 @@ class MessageQueries:
         """
         before = _MAX_POSITION if before is None else before
         thread = None if thread is None else checked_thread(thread)
-        return await self._read("list", state, sender, receiver, thread, before, down_to, limit)
+        name = "list" if thread is None else "list_of_thread"
+        return await self._read(name, state, sender, receiver, thread, before, down_to, limit)
 
     async def newest_position(self) -> int:
         """Return the position of the message that was stored last, in any mesh of the database."""

@@ -396,11 +396,12 @@ class AgentDirectory:
         left_ms: int | None,
         last_seen_ms: int,
         tick_ms: int,
+        spare_ms: int,
     ) -> Peer | None:
         if node_id == self._node():
             return Peer(node_id, None)
         silent_ms = max(0, self._clock.now_ms - last_seen_ms - round(self._store.unwritable_s * 1_000))
-        state = state_of(silent_ms, tick_ms, has_left=left_ms is not None)
+        state = state_of(silent_ms, tick_ms, spare_ms, has_left=left_ms is not None)
         if url is None or token_id is None or machine is None or signature is None:
             return None
         if state in (NodeState.DEAD, NodeState.LEFT) or token_id != self.token_id:

@@ -68,6 +68,7 @@ class Wakeups:
         self, store: Store, inboxes: Inboxes, clock: MeshClock, kept_names: Callable[[], Iterable[str]]
     ) -> None:
         self._store = store
+        self._changes = store.but_heartbeats
         self._inboxes = inboxes
         self._clock = clock
         self._kept_names = kept_names
@@ -97,7 +98,7 @@ class Wakeups:
         """Listen for commits on behalf of one more receiver."""
         self._joined += 1
         if self._task is None or self._task.done():
-            self._seen, self._look_in_s = self._store.change_count, None
+            self._seen, self._look_in_s = self._changes.change_count, None
             running = self._store.faults.keep_running("inboxes", self._run)
             self._task = asyncio.create_task(running, name="vox-mesh-inboxes", context=detached_context())
         if self.is_crowded:  # its messages may be stored already, and not yet in our copy
@@ -133,7 +134,7 @@ class Wakeups:
         while self._joined:
             try:
                 await self._wait_for_change()
-                count, began = self._store.change_count, loop.time()
+                count, began = self._changes.change_count, loop.time()
                 self._look_in_s = await self.run_once()
             except (StaleIncarnation, StoreClosed):
                 self._wake(self._waiting)  # each finds out for itself
@@ -152,7 +153,7 @@ class Wakeups:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(until) as self._timeout:
-                    await self._store.changed(self._seen)
+                    await self._changes.changed(self._seen)
         finally:
             self._timeout = None
 

@@ -37,10 +37,11 @@ _SQL: Final = named("agents")
 
 
 class AgentJob(NamedTuple):
-    """A job that an agent runs."""
+    """A job that an agent runs, and since when."""
 
     job_id: str
     kind: str
+    started_ms: int | None
 
 
 class Agent(NamedTuple):

@@ -32,6 +32,14 @@ class CensusNode(NamedTuple):
     state: NodeState
 
 
+class CensusPruning(NamedTuple):
+    """The rows that were pruned, the ones still needed, and the seconds since a pass was complete."""
+
+    pruned: int
+    needed: int
+    age_s: float | None
+
+
 class Census(NamedTuple):
     """The counts of everything in the mesh."""
 
@@ -48,6 +56,8 @@ class Census(NamedTuple):
     messages_overdue: int
     messages_dead: int
     conflicts_open: int
+    pruning: dict[str, CensusPruning]
+    """How far pruning is, by subject; empty: the whole of it."""
     last_report: str | None
     """On the last bar with anything to report; a JSON document."""
     budgets: dict[str, float]
@@ -62,7 +72,7 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
     now_ms = clock.now_ms
     values = (*store.mesh_id, now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY, budgets)
     rows = await store.read(_SQL["take"], values, timeout=timeout)
-    jobs, jobs_ready, nodes, *counts, budgets_spent = rows[0]
+    jobs, jobs_ready, nodes, *counts, pruning, last_report, budgets_spent = rows[0]
     by_kind: dict[str, dict[str, int]] = {}
     for kind, state, count in orjson.loads(jobs):
         of_kind = by_kind.setdefault(OTHER if kind is None else kind, {})
@@ -72,9 +82,14 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
         ready[OTHER if kind is None else kind] += count
     now_ms -= round(store.blind_s(rows) * 1_000)
     ticking = []
-    for node_id, seen_ms, tick_ms in orjson.loads(nodes):
+    for node_id, seen_ms, *pace in orjson.loads(nodes):
         silent_ms = max(0, now_ms - seen_ms)
-        missed, state = missed_ticks(silent_ms, tick_ms), state_of(silent_ms, tick_ms, has_left=False)
+        missed, state = missed_ticks(silent_ms, *pace), state_of(silent_ms, *pace, has_left=False)
         ticking.append(CensusNode(node_id, silent_ms / 1_000, missed, state))
     ticking.sort(key=lambda node: (node.silent_s, node.node_id))
-    return Census._make((by_kind, ready, ticking, *counts, dict(orjson.loads(budgets_spent))))
+    passes = {
+        subject: CensusPruning(pruned, needed, None if done_ms is None else max(0, now_ms - done_ms) / 1_000)
+        for subject, pruned, needed, done_ms in orjson.loads(pruning)
+    }
+    spent = dict(orjson.loads(budgets_spent))
+    return Census._make((by_kind, ready, ticking, *counts, passes, last_report, spent))

@@ -64,6 +64,7 @@ class Node(NamedTuple):
     waiting: int | None
     replica_lag_ms: int | None
     faults: str | None
+    spare_ms: int
     now_ms: int
 
     @property
@@ -74,12 +75,12 @@ class Node(NamedTuple):
     @property
     def missed(self) -> int:
         """Return how many heartbeats it has missed."""
-        return missed_ticks(self.age_ms, self.tick_ms)
+        return missed_ticks(self.age_ms, self.tick_ms, self.spare_ms)
 
     @property
     def state(self) -> NodeState:
         """Return the state that its silence implies."""
-        return state_of(self.age_ms, self.tick_ms, has_left=self.left_ms is not None)
+        return state_of(self.age_ms, self.tick_ms, self.spare_ms, has_left=self.left_ms is not None)
 
     @property
     def is_consuming(self) -> bool:
@@ -92,13 +93,16 @@ class Node(NamedTuple):
         return self._is_fresh(self.progressing_ms)
 
     def _is_fresh(self, sign_ms: int | None) -> bool:
-        return sign_ms is not None and self.now_ms - sign_ms <= STALE_MS
+        return sign_ms is not None and self.now_ms - sign_ms <= STALE_MS + self.spare_ms
 
 
 _NUMBERS: Final = [
     (at, "None" in str(kind)) for at, kind in enumerate(Node.__annotations__.values()) if "int" in str(kind)
 ][:-1]  # without `now_ms`, which is not of the row
 _TICK: Final = Node._fields.index("tick_ms")
+_SPARE: Final = Node._fields.index("spare_ms")
+_QUIET_MS: Final = 10_000
+"""A mesh in which nodes may let ticks pass has many nodes: for so long it is not without any heartbeat."""
 
 
 def is_sound(row: Sequence[Any]) -> bool:
@@ -123,6 +127,8 @@ class Nodes:
         self._clock = clock
         self._write_op = write_op
         self._known: dict[str, tuple[Any, ...]] = {}  # rows as last read
+        self._change_count = -1
+        self._changed_ms = 0  # when another count was first seen
 
     async def live_nodes_from_db(self, stale_threshold_ms: int = STALE_MS) -> list[Node]:
         """Return the nodes that have not left and were seen within the threshold."""
@@ -194,6 +200,7 @@ class Nodes:
     async def _nodes(self, name: str, now_ms: int, *values: int) -> list[Node]:
         """Return the nodes with these marks; full rows are read only of nodes that ticked since."""
         marks: Any = await self._store.read(_SQL[name], (*self._store.mesh_id, *values))
+        quiet_ms = self._quiet_ms(now_ms)
         now_ms -= round(self._store.blind_s(marks) * 1_000)
         known = self._known
         new: list[str] = []
@@ -205,7 +212,17 @@ class Nodes:
                 new.append(node_id)
         if new:
             known |= {row["node_id"]: tuple(row) for row in await self._rows_of(new)}
-        return [Node._make((*known[node_id], now_ms)) for node_id, _, _ in marks if node_id in known]
+        rows = [known[node_id] for node_id, _, _ in marks if node_id in known]
+        return [Node._make((*row, now_ms - quiet_ms if row[_SPARE] else now_ms)) for row in rows]
+
+    def _quiet_ms(self, now_ms: int) -> int:
+        """Return how long there was no commit, and so perhaps none was possible, beyond what is usual.
+
+        A node that lets ticks pass would notice that late. Until then, the silence of others proves nothing.
+        """
+        if self._store.change_count != self._change_count:
+            self._change_count, self._changed_ms = self._store.change_count, now_ms
+        return max(0, now_ms - self._changed_ms - _QUIET_MS)
 
     async def _rows_of(self, node_ids: Sequence[str]) -> list[Row]:
         values = (*self._store.mesh_id, orjson.dumps(node_ids).decode())

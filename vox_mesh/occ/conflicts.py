@@ -164,6 +164,17 @@ class Conflicts:
             )
         return Conflict.from_row(rows[0])
 
+    async def read_columns(self, conflict_id: str, sides: Mapping[str, str]) -> dict[str, Any]:
+        """Return the values of columns as the named side has them: `base` or `left`, for a resolution."""
+        conflict = await self.find(conflict_id)
+        rows = {"base": conflict.base or {}, "left": conflict.left}
+        for name, side in sides.items():
+            if name not in rows.get(side, {}):
+                raise BadValue(
+                    f"column must be one of the side {side}, got {name!r}", hint="show the conflict first"
+                )
+        return {name: rows[side][name] for name, side in sides.items()}
+
     async def watch(self) -> AsyncGenerator[Conflict, None]:
         """Yield the open conflicts, and then each that is recorded or resolved, as it happens."""
         began = (await self._store.read(_SQL["now"], fresh=True)).value
@@ -368,6 +379,7 @@ def _row_moved(now: dict[str, Any] | None, statement: int) -> RowMoved:
     return RowMoved(
         f"row changed since the conflict was recorded: {current}",
         now=now,
+        version=_version(now),
         statement=statement,
         hint=f"nothing was changed; to decide on the current row, add --onto '{_version(now)}'",
     )

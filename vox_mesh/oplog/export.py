@@ -11,13 +11,10 @@ import os
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
-
-import orjson
+from typing import BinaryIO, Final, NamedTuple
 
 from vox_mesh.errors import BadSettings, BadValue, ExportRefused
-from vox_mesh.model.base.canonical import canonical, is_canonical, parse
-from vox_mesh.model.base.json_text import is_deeper
+from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.grants.approval import ApprovalHistory
 from vox_mesh.model.grants.audit import APPROVAL_OPS, GRANT_OPS, GrantAudit
 from vox_mesh.model.grants.history import GrantHistory
@@ -25,6 +22,7 @@ from vox_mesh.model.jobs.records import JOB_OPS, SCHEDULE
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.findings import ChainFinding, with_findings
+from vox_mesh.model.oplog.log_check import LogCheck
 from vox_mesh.model.oplog.succession import Succession, Successions
 from vox_mesh.model.oplog.verification import (
     INITIALISE,
@@ -33,22 +31,19 @@ from vox_mesh.model.oplog.verification import (
     ChainReport,
     ChainWitness,
     Key,
-    LogCheck,
     RecordedHead,
 )
 from vox_mesh.model.rhythm.tempo import BeatStamp
+from vox_mesh.oplog.archive.entry_lines import json_line, read_entry, record_of
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.store.files import publish
 from vox_mesh.store.script import new_key
 
 _FORMAT: Final = "vox-mesh oplog"
 _VERSION: Final = 1
-_JSON_COLUMNS: Final = ("causal_deps", "payload")
-_TEXT_SUFFIX: Final = "_text"  # of a column that should be canonical JSON and is not
 _END_PREFIX: Final = b'{"entries":'
 _OF_OWNERS: Final = (INITIALISE, TRANSFER)
 _MAX_LINE_BYTES: Final = 64 * 2**20
-_ADDED_COLUMNS: Final = ("agent", "grant")  # only in entries of version 2
 
 
 class ExportHeader(NamedTuple):
@@ -83,41 +78,6 @@ class ExportVerification(NamedTuple):
     """The keys of all owners, one after another."""
 
 
-def record_of(entry: LogEntry, *, max_depth: int | None = None) -> dict[str, Any]:
-    """Return an entry for a JSON encoder, by column; payload and dependencies are values, not text.
-
-    What is not canonical JSON, or has more than `max_depth` levels, stays text.
-    """
-    values: tuple[Any, ...] = entry
-    if any(isinstance(value, bytes) for value in values):  # no valid entry holds any
-        entry = LogEntry._make(value.hex() if isinstance(value, bytes) else value for value in values)
-    return _record(entry, {name for name in _JSON_COLUMNS if not _is_value(getattr(entry, name), max_depth)})
-
-
-def _is_value(text: str, max_depth: int | None) -> bool:
-    if not is_canonical(text):
-        return False
-    is_flat = max_depth is None or text.count("[") + text.count("{") <= max_depth
-    return is_flat or not is_deeper(orjson.loads(text), max_depth or 0)
-
-
-def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
-    """Return the record; the columns in `unfit` are not canonical JSON and stay text."""
-    record: dict[str, Any] = entry._asdict()
-    for name in _JSON_COLUMNS:
-        record[name] = orjson.Fragment(record[name])
-    if entry.agent is None and entry.grant is None:
-        for name in _ADDED_COLUMNS:
-            del record[name]
-    if entry.accepted in (0, 1):
-        record["accepted"] = bool(entry.accepted)
-    if unfit:
-        texts = {name + _TEXT_SUFFIX: getattr(entry, name) for name in unfit}
-        record = {name: value for name, value in record.items() if name not in unfit}
-        record |= dict(sorted(texts.items()))
-    return record
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -145,7 +105,7 @@ class Export:
         async for page in self._oplog.entries(up_to=self._last_id):
             self.entries += len(page)
             self.chains.update(entry.node_id for entry in page)
-            yield [_json_line(record_of(entry)) for entry in page]
+            yield [json_line(record_of(entry)) for entry in page]
         yield [_end_line(self.entries)]
 
 
@@ -184,7 +144,7 @@ def _create(draft: Path) -> BinaryIO:
 
 def _header_line(header: ExportHeader) -> bytes:
     scope_id, repository_id, owner, keys, stamp = header
-    return _json_line(
+    return json_line(
         {
             "format": _FORMAT,
             "version": _VERSION,
@@ -198,11 +158,7 @@ def _header_line(header: ExportHeader) -> bytes:
 
 
 def _end_line(entries: int) -> bytes:
-    return _json_line({"entries": entries})
-
-
-def _json_line(record: dict[str, Any]) -> bytes:
-    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    return json_line({"entries": entries})
 
 
 # --- verifying -----------------------------------------------------------------------------------
@@ -386,30 +342,9 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _entry(path: Path, number: int, line: bytes, header: ExportHeader) -> LogEntry:
     try:
-        record = orjson.loads(line)
-        unfit = [name for name in _JSON_COLUMNS if name + _TEXT_SUFFIX in record]
-        for name in _JSON_COLUMNS:
-            record[name] = record[name + _TEXT_SUFFIX] if name in unfit else _canonical(record[name])
-        if isinstance(record["accepted"], bool):
-            record["accepted"] = int(record["accepted"])
-        columns = (record[name] for name in LogEntry._fields if name in record or name not in _ADDED_COLUMNS)
-        entry = LogEntry(*columns)
-        is_ours = isinstance(record["node_id"], str) and _json_line(_record(entry, unfit)) == line
-        is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
-    except orjson.JSONDecodeError as error:
-        raise _damaged_error(path, number, f"it is not JSON: {error}") from None
-    except (BadValue, KeyError, TypeError, AttributeError):
-        is_ours = False
-    if not is_ours:
-        raise _damaged_error(path, number, "it is not written as an export writes an entry")
+        entry = read_entry(line)
+    except BadValue as error:
+        raise _damaged_error(path, number, str(error)) from None
     if entry.repository_id != header.repository_id:
         raise _damaged_error(path, number, f"it belongs to another repository ({entry.repository_id!r})")
     return entry
-
-
-def _canonical(value: Any) -> str:
-    """Return the text that a column's value was read from."""
-    try:
-        return canonical(value, max_depth=None) if value else orjson.dumps(value).decode()
-    except BadValue:  # numbers that are exact as doubles only
-        return canonical(parse(orjson.dumps(value)), max_depth=None)

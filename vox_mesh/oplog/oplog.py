@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.model.base.canonical import JsonObject, canonical, parse
@@ -12,30 +13,25 @@ from vox_mesh.model.base.durations import Duration, seconds_or_none
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.grants.needs import acts_of_op
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
-from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
-from vox_mesh.model.oplog.findings import with_findings
+from vox_mesh.model.oplog.checkpoint import LogCheckpoint
 from vox_mesh.model.oplog.op_names import CLOCK_STEPPED
 from vox_mesh.model.oplog.verification import (
-    WITNESSES,
     ChainReport,
     ChainWitness,
     Key,
-    LogCheck,
     RecordedHead,
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.audits.causal_audit import CausalAudit
-from vox_mesh.oplog.audits.grant_log_audit import GrantLogAudit
-from vox_mesh.oplog.audits.mail_audit import MailAudit
-from vox_mesh.oplog.audits.node_audit import NodeAudit
+from vox_mesh.oplog.archive.target import ArchiveTarget
+from vox_mesh.oplog.audits.log_verification import LogVerification, Moment
 from vox_mesh.oplog.audits.route_audit import RouteAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
 from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import AuthoredOp, OpKind, OpKinds
-from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pace, Pages
+from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter, Pages
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.pending_ops import DependencyState, PendingOps, no_such_op
 from vox_mesh.oplog.roles import Roles
@@ -44,7 +40,6 @@ from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.witness import RememberedStore
 from vox_mesh.oplog.writer import READERS, OpLogWriter
 from vox_mesh.store.rows import Rows, Value
-from vox_mesh.store.schema.schema import VERSION, check_schema
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
@@ -53,33 +48,12 @@ _SQL: Final = named("oplog")
 _MAX_DEPS: Final = 256
 _MAX_VERIFICATIONS: Final = 3
 _FOLLOWED: Final = 100
+_REST_FACTOR: Final = 10
 """The number of entries that are read ahead of a follower, who may be slow."""
 
 
 Heads = dict[str, list[Any]]
 """The number and hash of the last entry of each chain."""
-
-
-class LogEnd(NamedTuple):
-    """The entry committed last, at some moment; without an op if there was none."""
-
-    entry_id: int = 0
-    op_id: str | None = None
-
-
-class Moment(NamedTuple):
-    """The log as of one commit; later commits are not part of it."""
-
-    owner: Owner | None
-    keys: list[Key]
-    end: LogEnd
-
-
-class _Verified(NamedTuple):
-    """The reports on a log, and where it ended."""
-
-    reports: list[ChainReport]
-    end: LogEnd
 
 
 class OpLog:
@@ -107,16 +81,9 @@ class OpLog:
         self._roles = roles
         self._pending = pending_ops
         self._trusted_keys = trusted_keys
-        self._past = past
         self._permits = permits
-        self._remembered = remembered
         self._pages = Pages(store)
-        self.routes = RouteAudit(store, roles)
-        self._grants = GrantLogAudit(store, grant_log)
-        self._causes = CausalAudit(store)
-        self._mail = MailAudit(store, trusted_keys)
-        self._nodes = NodeAudit(store, trusted_keys)
-        self._found_broken = 0
+        self._verification = LogVerification(store, roles, trusted_keys, past, grant_log, remembered)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -240,6 +207,11 @@ class OpLog:
             self._writer.hear_of_readers(rows[0]["oldest"])
 
     @property
+    def routes(self) -> RouteAudit:
+        """Return the audit of routes."""
+        return self._verification.routes
+
+    @property
     def is_seal_due(self) -> bool:
         """Return whether there are verdicts that no seal covers."""
         return self._writer.is_seal_due
@@ -283,6 +255,14 @@ class OpLog:
         self._merge_times(found)
         return found
 
+    async def before(
+        self, before_id: int, limit: int, wanted: EntryFilter, *, down_to: int = 0
+    ) -> list[LogEntry]:
+        """Return up to `limit` entries committed before the one with this id, newest first."""
+        found = await self._pages.before(before_id, down_to, wanted, limit)
+        self._merge_times(found)
+        return found
+
     async def follow(
         self,
         after_id: int,
@@ -291,16 +271,23 @@ class OpLog:
         kind: str | None = None,
         agent: str | None = None,
         job_id: str | None = None,
+        max_rest_s: float = 0.0,
     ) -> AsyncGenerator[LogEntry, None]:
-        """Yield the entries committed after the one with this id, without end; outages are waited out."""
+        """Yield the entries committed after the one with this id, without end; outages are waited out.
+
+        `max_rest_s`: after each read, it rests several times as long as the read took, but no longer.
+        """
         which = EntryFilter(node_id, kind, agent, job_id)
+        loop = asyncio.get_running_loop()
         async for turn in self._store.changes():
+            began = loop.time()
             newest, page = after_id, list[LogEntry]()
             with turn.retry_if_unavailable():
                 newest = await self.last_id()
                 if newest < after_id:
                     after_id = await self._after_rollback(after_id)
                 page = await self._pages.after(after_id, wanted=which, limit=_FOLLOWED)
+            turn.rest(min(_REST_FACTOR * (loop.time() - began), max_rest_s))
             self._merge_times(page)
             for entry in page:
                 after_id = entry.id
@@ -351,121 +338,58 @@ class OpLog:
         if entries:
             self._clock.receive(max(str(entry.hlc) for entry in entries))
 
-    async def entries(
-        self, node_id: str | None = None, up_to: int | None = None
-    ) -> AsyncIterator[list[LogEntry]]:
+    def entries(self, node_id: str | None = None, up_to: int | None = None) -> AsyncIterator[list[LogEntry]]:
         """Yield all entries in pages, chain by chain and in order.
 
         `up_to`: only those committed up to this id.
         """
-        chain, seq = node_id or "", -(2**63)  # from the first, including invalid names and numbers
-        last_id: int | None = None
-        while True:
-            if node_id is None:
-                page = await self._pages.read("chain_page", chain, seq, up_to, last_id)
-            else:
-                page = await self._pages.read("page_of_chain", chain, seq, up_to, last_id)
-            if not page:
-                return
-            yield page
-            last_id, seq = page[-1].id, page[-1].seq
-            chain = node_id or page[-1].node_id
+        return self._pages.entries(node_id, up_to)
 
     # --- verifying -------------------------------------------------------------------------------
 
     async def keys(self) -> list[Key]:
         """Return the keys of all chains."""
-        return [Key._make(row) for row in await self._read("keys")]
+        return await self._verification.keys()
 
     async def moment(self) -> Moment:
         """Return a consistent view of the log while others write: its keys are those of its entries."""
-        keys = await self.keys()
-        while True:
-            end = await self._end()
-            before, keys = keys, await self.keys()
-            if keys == before:
-                return Moment(await self._roles.owner(), keys, end)
+        return await self._verification.moment()
 
     async def witness(self, keys: Sequence[Key] = ()) -> ChainWitness:
         """Return a witness that knows the owner of the mesh."""
         return await self._roles.witness(keys)
 
     async def verify(
-        self, node_id: str | None = None, heads: Sequence[RecordedHead] = ()
+        self,
+        node_id: str | None = None,
+        heads: Sequence[RecordedHead] = (),
+        archive: ArchiveTarget | None = None,
+        since: LogCheckpoint | None = None,
     ) -> list[ChainReport]:
         """Recompute all chains, or one, and replay routes, grants and admissions. Return the reports.
 
         The chains must have the heads that were recorded elsewhere, and the ones that nodes of this home
-        remember. It yields to the event loop.
+        remember. With an archive, its files are read too. With a checkpoint that the log still fits, the
+        chains are recomputed from there on. It yields to the event loop.
 
         Raises:
             SchemaDiffers: A trigger or another object in the database could change what is written.
         """
-        await check_schema(self._ask, VERSION)
-        return await self._read_whole(lambda: self._verify(node_id, heads))
+        return await self._verification.verify(node_id, heads, archive, since)
+
+    @property
+    def checkpoint(self) -> LogCheckpoint | None:
+        """Return how far the log was verified last; `None` if it was not, or was found broken."""
+        return self._verification.checkpoint
 
     async def verify_chains(self) -> list[ChainReport]:
         """Recompute all chains, and nothing else. Return a report on each."""
-        return await self._read_whole(lambda: self._verify_chains(None, ()))
-
-    async def _read_whole(self, read: Callable[[], Awaitable[_Verified]]) -> list[ChainReport]:
-        """Verify the log. If it was rolled back meanwhile, what was found is of two logs: verify it again."""
-        for _ in range(_MAX_VERIFICATIONS):
-            began_at = await self._end()
-            reports, end = await read()
-            if not any(each.problem for each in reports) or await self._has_entries(began_at, end):
-                break
-        self._found_broken += sum(bool(each.node_id and each.problem) for each in reports)
-        return reports
-
-    async def _verify(self, node_id: str | None, heads: Sequence[RecordedHead]) -> _Verified:
-        past = await self._past.compare(self._remembered())  # before the log is read, which only grows
-        heads = [*heads, *past.heads, *await self._nodes.heads()]
-        reports, end = await self._verify_chains(node_id, heads)
-        findings = await self.routes.findings(self.entries, node_id, end.entry_id)
-        findings += await self._grants.findings(self.entries, node_id, end.entry_id)
-        findings += await self._nodes.findings(node_id)
-        findings += await self._causes.findings(node_id, end.entry_id)
-        reports = with_findings(reports, findings)
-        if node_id is None:
-            reports += [*past.reports, *await self._mail.reports()]
-        return _Verified(reports, end)
-
-    async def _verify_chains(self, node_id: str | None, heads: Sequence[RecordedHead]) -> _Verified:
-        _, keys, end = await self.moment()
-        witness = await self.witness(keys)
-        pace = Pace()
-        for kind in WITNESSES:
-            async for entry in self._pages.of_kind(kind):
-                if entry.id <= end.entry_id:
-                    witness.hear(entry)
-                await pace.keep(entry.payload)
-        for head in heads:
-            witness.hear_head(head)
-        check = LogCheck(witness)
-        async for page in self.entries(node_id, end.entry_id):
-            for entry in page:
-                check.check(entry)
-                await pace.keep(entry.payload)
-        return _Verified(check.finish(node_id), end)
-
-    async def _end(self) -> LogEnd:
-        rows = await self._read("last_entry")
-        return LogEnd(*rows[0]) if rows else LogEnd()
-
-    async def _has_entries(self, *ends: LogEnd) -> bool:
-        """Return whether these entries, and so all before them, are still in the log."""
-        ids = canonical([end.op_id for end in ends])
-        found = {LogEnd(row["id"], row["op_id"]) for row in await self._read("entries_of", ids, fresh=True)}
-        return found.issuperset(end for end in ends if end.op_id is not None)
+        return await self._verification.verify_chains()
 
     @property
     def found_broken(self) -> int:
         """Return how many chains this process has found broken, by verifying or by appending."""
-        return self._found_broken + self._writer.found_broken
-
-    async def _ask(self, statement: Statement) -> Rows:
-        return await self._store.read(statement.sql, statement.params, fresh=True)
+        return self._verification.found_broken + self._writer.found_broken
 
     async def _read(self, name: str, *values: Value, fresh: bool = False) -> Rows:
         return await self._store.read(_SQL[name], (*self._store.mesh_id, *values), fresh=fresh)

@@ -20,6 +20,9 @@ MAX_PAGE_ENTRIES: Final = 1_000
 _SQL: Final = named("oplog")
 _GRANTS: Final = named("grants")
 MAX_POSITION: Final = 2**63 - 1
+FIRST_POSITION: Final = -(2**63)
+"""Before the first entry of a chain, including ones with invalid numbers."""
+
 
 _NEXT_ENTRIES: Final = 32
 """How many entries are read at a time when a signature follows soon."""
@@ -77,6 +80,33 @@ class Pages:
                     raise
                 self._page_limit = page_limit // 2
 
+    async def entries(
+        self, node_id: str | None = None, up_to: int | None = None, *, after_seq: int = FIRST_POSITION
+    ) -> AsyncIterator[list[LogEntry]]:
+        """Yield all entries in pages, chain by chain and in order.
+
+        `up_to`: only those committed up to this id. `after_seq`: of one chain, only those after this number.
+        """
+        chain, seq = node_id or "", after_seq
+        last_id: int | None = None
+        while True:
+            if node_id is None:
+                page = await self.read("chain_page", chain, seq, up_to, last_id)
+            else:
+                page = await self.read("page_of_chain", chain, seq, up_to, last_id)
+            if not page:
+                return
+            yield page
+            last_id, seq = page[-1].id, page[-1].seq
+            chain = node_id or page[-1].node_id
+
+    async def chains(self, up_to: int) -> AsyncIterator[str]:
+        """Yield the names of all chains with entries committed up to this id, by one look at each."""
+        chain, seq = "", FIRST_POSITION
+        while page := await self.read("chain_page", chain, seq, up_to, None, limit=1):
+            chain, seq = page[0].node_id, MAX_POSITION
+            yield chain
+
     async def from_entry(
         self, chain: str, seq: int, *, through: int = 0, limit: int = MAX_PAGE_ENTRIES
     ) -> ChainRun:
@@ -96,6 +126,14 @@ class Pages:
         """Yield all accepted entries of an indexed kind, by time."""
         async for entry in self._by_time("of_kind", kind, fresh=fresh):
             yield entry
+
+    async def segments(self) -> AsyncIterator[LogEntry]:
+        """Yield all accepted ops about archived segments, in the order of their commits."""
+        after_id = 0
+        while page := await self.read("segments", after_id, fresh=True):
+            for entry in page:
+                yield entry
+            after_id = page[-1].id
 
     async def transfers(self) -> AsyncIterator[LogEntry]:
         """Yield all entries by which the ownership may have passed on, by time."""
@@ -138,6 +176,12 @@ class Pages:
     ) -> list[LogEntry]:
         """Return a page of the wanted entries committed after one and up to another, oldest first."""
         return await self.read("after", *wanted, after_id, up_to, limit=limit)
+
+    async def before(
+        self, before_id: int, down_to: int, wanted: EntryFilter, limit: int = MAX_PAGE_ENTRIES
+    ) -> list[LogEntry]:
+        """Return a page of the wanted entries committed before one and down to another, newest first."""
+        return await self.read("before", *wanted, before_id, down_to, limit=limit)
 
     async def accepted_of_kinds(
         self, kinds: Sequence[str], after_id: int, up_to: int, limit: int = MAX_PAGE_ENTRIES

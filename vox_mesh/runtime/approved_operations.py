@@ -37,6 +37,7 @@ from vox_mesh.model.oplog.op_names import (
     UNDRAIN_NODE,
 )
 from vox_mesh.model.oplog.verification import DESIGNATE, ROUTE
+from vox_mesh.model.retention.ops import SET_RETENTION
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.model.rhythm.policy import TempoPolicy
 from vox_mesh.occ.conflicts import GONE
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from vox_mesh.oplog.oplog import OpLog
     from vox_mesh.oplog.roles import Roles
     from vox_mesh.rhythm.rhythm import Rhythm
+    from vox_mesh.runtime.retention.retention import Retention
 
 Arguments = Mapping[str, Any]
 
@@ -100,6 +102,19 @@ class Services(Protocol):
     @property
     def rhythm(self) -> Rhythm:
         """Return the rhythm."""
+
+    @property
+    def retention(self) -> Retention:
+        """Return the retention."""
+
+
+async def _set_retention(mesh: Services, asked: Arguments) -> None:
+    subject, kind = asked["subject"], asked["kind"]
+    if asked.get("unset"):
+        await mesh.retention.unset(subject, kind=kind)
+    else:
+        limits = {"age_ms": asked["age_ms"], "max_rows": asked["max_rows"]}
+        await mesh.retention.set(subject, kind=kind, **limits)
 
 
 async def _resolve(mesh: Services, asked: Arguments) -> object:
@@ -157,6 +172,7 @@ OPERATIONS: Final[Mapping[str, Callable[[Services, Arguments], Awaitable[object]
         asked["subject"], Budget.of_document(asked["budget"]), anew=asked["resets"]
     ),
     REMOVE_BUDGET: lambda mesh, asked: mesh.rhythm.budgets.remove(asked["subject"]),
+    SET_RETENTION: _set_retention,
     SET_TEMPO: lambda mesh, asked: mesh.rhythm.policies.set(
         TempoPolicy.of_document(asked["policy"]), asked["reason"]
     ),

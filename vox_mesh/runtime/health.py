@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.jobs.worker.worker import Worker
 from vox_mesh.model.locks.records import iso_of
-from vox_mesh.model.nodes.liveness import HealthCheck, Vitals
+from vox_mesh.model.nodes.liveness import HealthCheck, ServiceFigures, Vitals
 from vox_mesh.model.rhythm.plan import TempoSource
 from vox_mesh.nodes.clock import MAX_DISTANCE_MS, MAX_STEP_MS, MeshClock, jumped_error
 from vox_mesh.nodes.host_load import HostLoad
@@ -42,6 +42,7 @@ class Health:
         supervisor: Supervisor,
         rhythm: Rhythm,
         host_load: HostLoad,
+        monotonic: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._store = store
@@ -52,6 +53,14 @@ class Health:
         self._supervisor = supervisor
         self._rhythm = rhythm
         self._host_load = host_load
+        self._monotonic = monotonic
+        self.service: Callable[[], ServiceFigures | None] = lambda: None
+        """Returns what the node's service knows of itself, if it has one."""
+
+        self.write_rate = 0.0
+        """The writes per second between the last two heartbeats."""
+
+        self._counted: tuple[float, int] | None = None
         self.is_to_work = False
         """Whether this node is supposed to run jobs."""
 
@@ -79,6 +88,7 @@ class Health:
 
     def vitals(self) -> Vitals:
         """Return the vitals that the next heartbeat reports."""
+        self._count_writes()
         replica = self._store.replica_status
         return Vitals(
             written=self._store.stats.answered,
@@ -101,9 +111,15 @@ class Health:
         silent_s = self._heartbeat.silent_s
         if silent_s is None:
             return HealthCheck(name, False, "it has not answered yet")
-        if silent_s > self._patience_s:
+        if silent_s > self._patience_s + self._heartbeat.spare_s:
             return HealthCheck(name, False, f"this node has not ticked for {silent_s:.0f} s")
         return HealthCheck(name, True)
+
+    def _count_writes(self) -> None:
+        now, answered = self._monotonic(), self._store.stats.answered
+        if self._counted is not None and now > self._counted[0]:
+            self.write_rate = round((answered - self._counted[1]) / (now - self._counted[0]), 2)
+        self._counted = now, answered
 
     def _rollback(self) -> HealthCheck:
         """Fail while the node rejoins after a rollback; for a day afterwards, pass with a remark."""

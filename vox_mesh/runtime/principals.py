@@ -34,7 +34,7 @@ class Principals:
         monotonic: Callable[[], float],
     ) -> None:
         self._writer = writer
-        self.tokens = AgentTokens(store, permits, clock, roles, ownership)
+        self.tokens = AgentTokens(store, permits, clock, roles, ownership, monotonic)
         """The tokens of agents."""
         self._rhythm = rhythm
         self.known = KnownAgents(log, clock, monotonic)

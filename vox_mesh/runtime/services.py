@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vox_mesh.errors import MeshError
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
@@ -53,8 +51,7 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.rhythm.rhythm import Rhythm
     from vox_mesh.runtime.principals import Principals
-
-_log = logging.getLogger(__name__)
+    from vox_mesh.runtime.retention.retention import Retention
 
 
 class MeshServices(RenamedAttributes):
@@ -80,12 +77,14 @@ class MeshServices(RenamedAttributes):
         policy_roots: PolicyRoots | None = None,
         local_nodes: Callable[[], Sequence[Identity]] = tuple,
         must_be_strict: bool = False,
+        message_retention_s: float = 86_400.0,
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
         claims, `None` if it claims any; `local_nodes` returns the identities of this home;
-        with `must_be_strict` nothing is done for agents unless the mesh is strict.
+        with `must_be_strict` nothing is done for agents unless the mesh is strict;
+        `message_retention_s` applies to messages without a policy.
         """
         self.store = store
         self.clock = clock
@@ -100,6 +99,7 @@ class MeshServices(RenamedAttributes):
         self._policy_roots = policy_roots
         self._local_nodes = local_nodes
         self._must_be_strict = must_be_strict
+        self._message_retention_s = message_retention_s
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -460,6 +460,14 @@ class MeshServices(RenamedAttributes):
             shared_token=self._shared_token,
         )
 
+    @cached_property
+    def retention(self) -> Retention:
+        """Return the retention: how long rows are kept."""
+        from vox_mesh.runtime.retention.retention import Retention
+
+        parts = (self.store, self.clock, self.locks, self.permits, self.features)
+        return Retention(*parts, self._dependencies.monotonic, self._message_retention_s)
+
     @property
     def bus(self) -> Messages:
         """Return `messages` under its old name, which is deprecated."""
@@ -477,23 +485,12 @@ class MeshServices(RenamedAttributes):
 
     async def _send_question(self, agent: str, question: Mapping[str, Any]) -> None:
         """Send a question of a job to the agent that is asked."""
-        from vox_mesh.oplog.grants.permit import MESH_PERMIT
+        from vox_mesh.runtime.notices import send_question  # imported late: few jobs ask
 
-        body, sender = dict(question), self.identity.node_id
-        await self.messages.send(agent, body, sender=sender, msg_type="question", permit=MESH_PERMIT)
+        await send_question(self.messages, agent, question, self.identity.node_id)
 
     async def _notify_agent(self, conflict: Conflict) -> None:
         """Notify the agent that a conflict was deferred to. The conflict is recorded even if this fails."""
-        from vox_mesh.oplog.grants.permit import MESH_PERMIT
+        from vox_mesh.runtime.notices import notify_of_conflict  # imported late: conflicts are rare
 
-        if conflict.deferred_to is None:
-            return
-        body = {
-            "conflict_id": conflict.conflict_id,
-            "table_name": conflict.table_name,
-            "row_key": conflict.row_key,
-        }
-        try:
-            await self.messages.send(conflict.deferred_to, body, msg_type="conflict", permit=MESH_PERMIT)
-        except MeshError as error:
-            _log.warning("conflict notification failed: agent=%s: %s", conflict.deferred_to, error.line)
+        await notify_of_conflict(self.messages, conflict)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, NodeNotAdmitted, StaleIncarnation, StoreClosed
 from vox_mesh.store.background import is_cancelled
 
 _log = logging.getLogger(__name__)
@@ -22,6 +22,9 @@ _STOP_TIMEOUT_S: Final = 60.0
 
 _STABLE_S: Final = 60.0
 """The pause before a restart is short again after a part has run this long."""
+
+FATAL: Final = (StaleIncarnation, NodeNotAdmitted, StoreClosed)
+"""The errors after which a node must stop."""
 
 Run = Callable[[], Awaitable[None]]
 
@@ -137,3 +140,13 @@ class Supervisor:
     async def stop_all(self) -> None:
         """Stop all parts and wait for them."""
         await self.stop(*self._tasks)
+
+
+async def log_failure(run_once: Callable[[], Awaitable[object]], failure: str) -> None:
+    """Run a step of a part; log an error of the mesh that is not fatal."""
+    try:
+        await run_once()
+    except FATAL:
+        raise
+    except MeshError as error:
+        _log.warning("%s: %s", failure, error.line)

@@ -69,9 +69,11 @@ FIELDS: Final = {
     "control_addr": SettingField("VOX_MESH_CONTROL_ADDR", _ADDRESS, None, "http://10.0.0.7:7400"),
     "bind": SettingField("VOX_MESH_BIND", _ADDRESS, None, "0.0.0.0:7400"),
     "http": SettingField("VOX_MESH_HTTP", _BOOLEAN, True, "0", is_plain=True),
+    "ui": SettingField("VOX_MESH_UI", _BOOLEAN, True, "0", is_plain=True),
     "message_retention": SettingField(
         "VOX_MESH_MESSAGE_RETENTION", _SECONDS, 86_400.0, "1d", 1, 31_536_000, is_plain=True
     ),
+    "prune_interval": SettingField("VOX_PRUNE_INTERVAL", _SECONDS, 900.0, "15m", 1, 86_400, is_plain=True),
     "worker_exec": SettingField("VOX_WORKER_EXEC", _BOOLEAN, False, "1"),
     "worker_exec_allow": SettingField(
         "VOX_WORKER_EXEC_ALLOW", _TEXT, None, "git fetch origin,/opt/tools/convert"
@@ -82,6 +84,7 @@ FIELDS: Final = {
     "worker_exec_secrets": SettingField(
         "VOX_WORKER_EXEC_SECRETS", _TEXT, None, "API_KEY,NPM_TOKEN=/run/secrets/npm"
     ),
+    "worker_agents": SettingField("VOX_WORKER_AGENTS", _PATH, None, "agents.yaml"),
     "worker_policy_roots": SettingField("VOX_WORKER_POLICY_ROOTS", _TEXT, None, _POLICY_ROOT, most=32_768),
     "worker_concurrency": SettingField("VOX_WORKER_CONCURRENCY", _INTEGER, 8, "8", 1, 1_000, is_plain=True),
     "tempo_policy": SettingField("VOX_MESH_TEMPO_POLICY", _PATH, None, "tempo.yaml"),
@@ -107,6 +110,7 @@ FIELDS: Final = {
     "home_dir": SettingField("VOX_MESH_HOME", _PATH, Path(".vox"), ".vox"),
     "agent_id": SettingField("VOX_AGENT_ID", _TEXT, None, "planner", most=128, is_plain=True),
     "agent_key": SettingField("VOX_AGENT_KEY", _PATH, None, "/home/coder/.vox/agents/coder.pem"),
+    "agent_token": SettingField("VOX_AGENT_TOKEN", _SECRET, None, "vxa1..."),
     "node": SettingField("VOX_MESH_NODE", _ADDRESS, None, "unix:/run/vox-mesh/agents.sock"),
     "log_format": SettingField("VOX_LOG_FORMAT", _LOG_FORMAT, "text", "json", is_plain=True),
     "db_url": SettingField(
@@ -125,6 +129,14 @@ FIELDS: Final = {
     "db_request_timeout": SettingField(
         "VOX_DB_REQUEST_TIMEOUT", _SECONDS, 5.0, "5s", 0.001, 600, is_plain=True
     ),
+    "archive_dir": SettingField("VOX_ARCHIVE_DIR", _PATH, None, "/mnt/archive"),
+    "archive_url": SettingField("VOX_ARCHIVE_URL", _ADDRESS, None, "https://s3.example.com/bucket/mesh"),
+    "archive_after": SettingField(
+        "VOX_ARCHIVE_AFTER", _SECONDS, 2_592_000.0, "30d", 0, 315_360_000, is_plain=True
+    ),
+    "archive_key_id": SettingField("VOX_ARCHIVE_KEY_ID", _TEXT, None, "AKIAIOSFODNN7EXAMPLE", most=256),
+    "archive_secret": SettingField("VOX_ARCHIVE_SECRET", _SECRET, None, "wJalrXUtnFEMI..."),
+    "archive_region": SettingField("VOX_ARCHIVE_REGION", _NAME, "us-east-1", "eu-central-1"),
     "spool_max_bytes": SettingField(
         "VOX_SPOOL_MAX_BYTES", _INTEGER, 64 * 2**20, "67108864", 4_096, is_plain=True
     ),

@@ -16,7 +16,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.durations import milliseconds
 from vox_mesh.model.base.keys import is_public_key
-from vox_mesh.model.base.reserved import MESH_AGENT
+from vox_mesh.model.base.reserved import MESH_AGENT, PERSON
 from vox_mesh.settings.discovery import mesh_defaults, mesh_env_file
 from vox_mesh.settings.fields import (
     ENV_FILE,
@@ -63,7 +63,7 @@ def _public_key(text: str, field: SettingField) -> str:
 
 
 def _text(text: str, field: SettingField) -> str:
-    if text == MESH_AGENT or (field.most is not None and len(text) > field.most):
+    if text == MESH_AGENT or text.startswith(PERSON) or (field.most is not None and len(text) > field.most):
         raise _Unusual
     return text
 

@@ -16,6 +16,8 @@ SECRET_VARIABLES: Final = (
     "VOX_MESH_TOKEN",
     "VOX_MESH_READ_TOKEN",
     "VOX_MESH_METRICS_TOKEN",
+    "VOX_AGENT_TOKEN",
+    "VOX_ARCHIVE_SECRET",
 )
 """The variables of this package that hold a secret."""
 

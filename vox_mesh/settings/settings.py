@@ -20,7 +20,7 @@ from vox_mesh.model.base import durations
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.base.keys import PUBLIC_KEY_FORM, is_public_key
-from vox_mesh.model.base.reserved import MESH_AGENT
+from vox_mesh.model.base.reserved import MESH_AGENT, PERSON
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
@@ -47,6 +47,8 @@ def _name(value: str) -> str:
 def _agent_name(value: str) -> str:
     if value == MESH_AGENT:
         raise ValueError("must not be mesh: only the mesh itself acts in this name")
+    if value.startswith(PERSON):
+        raise ValueError(f"must not begin with {PERSON}: people act in these names")
     return value
 
 
@@ -77,6 +79,18 @@ def _control_address(value: str) -> str:
         raise ValueError("must have nothing but a scheme, a host and a port")
     _check_port(parts)
     return value.rstrip("/")
+
+
+def _archive_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
+        raise ValueError("must be https://HOST/BUCKET, with a prefix or without")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("the URL must not hold a key: set VOX_ARCHIVE_KEY_ID and VOX_ARCHIVE_SECRET")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ValueError(f"the log would be sent unencrypted to {parts.hostname}: use https://")
+    _check_port(parts)
+    return value
 
 
 def _node_address(value: str) -> str:
@@ -128,6 +142,7 @@ NodeAddress = Annotated[str, AfterValidator(_node_address)]
 BindAddress = Annotated[str, AfterValidator(_bind_address)]
 PublicKey = Annotated[str, AfterValidator(_public_key)]
 Token = Annotated[SecretStr, AfterValidator(_token)]
+ArchiveUrl = Annotated[str, AfterValidator(_archive_url)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
 """A duration as people write it, in seconds."""
@@ -173,13 +188,16 @@ class Settings(BaseSettings):
     control_addr: ControlAddress | None = _field("control_addr")
     bind: BindAddress | None = _field("bind")
     http: bool = _field("http")
+    ui: bool = _field("ui")
     message_retention: Seconds = _field("message_retention")
+    prune_interval: Seconds = _field("prune_interval")
     worker_exec: bool = _field("worker_exec")
     worker_exec_allow: str | None = _field("worker_exec_allow")
     worker_exec_user: str | None = _field("worker_exec_user")
     worker_exec_sandbox: Sandbox = _field("worker_exec_sandbox")
     worker_exec_limits: str | None = _field("worker_exec_limits")
     worker_exec_secrets: str | None = _field("worker_exec_secrets")
+    worker_agents: Path | None = _field("worker_agents")
     worker_policy_roots: str | None = _field("worker_policy_roots")
     worker_concurrency: int = _field("worker_concurrency")
     tempo_policy: Path | None = _field("tempo_policy")
@@ -201,6 +219,7 @@ class Settings(BaseSettings):
     home_dir: Path = _field("home_dir")
     agent_id: AgentName | None = _field("agent_id")
     agent_key: Path | None = _field("agent_key")
+    agent_token: SecretStr | None = _field("agent_token")
     node: NodeAddress | None = _field("node")
     log_format: Literal["text", "json"] = _field("log_format")
     db_url: DatabaseUrl | None = _field("db_url")
@@ -213,6 +232,12 @@ class Settings(BaseSettings):
     db_allow_plaintext: bool = _field("db_allow_plaintext")
     db_deadline: Seconds = _field("db_deadline")
     db_request_timeout: Seconds = _field("db_request_timeout")
+    archive_dir: Path | None = _field("archive_dir")
+    archive_url: ArchiveUrl | None = _field("archive_url")
+    archive_after: Seconds = _field("archive_after")
+    archive_key_id: str | None = _field("archive_key_id")
+    archive_secret: SecretStr | None = _field("archive_secret")
+    archive_region: Name = _field("archive_region")
     spool_max_bytes: int = _field("spool_max_bytes")
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class VariableSource(EnvSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """Return the values of the variables that are set."""
+        if _variables_of(self.settings_cls).isdisjoint(self.env_vars):
+            return {}  # the usual case in a program, without a look at the type of each field
         return _without_fields(super().__call__(), self.settings_cls)
 
 
@@ -106,6 +109,8 @@ class EnvFileSource(DotEnvSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """Return the values that the file may set."""
+        if not self._files:
+            return {}
         decided = fields_of(self.current_state, self.settings_cls)
         given = EnvSettingsSource.__call__(self)  # not that of the parent class, which adds unknown names
         given = {**_without_fields(given, self.settings_cls), **self._secrets_in_files()}
@@ -200,6 +205,12 @@ def _secret_names(settings_cls: type[BaseSettings]) -> Iterator[str]:
     for field in settings_cls.model_fields.values():
         if is_secret(field):
             yield from names_of(field)
+
+
+@cache
+def _variables_of(settings_cls: type[BaseSettings]) -> frozenset[str]:
+    """Return the variables that set a field, in lower case."""
+    return frozenset(name.lower() for field in settings_cls.model_fields.values() for name in names_of(field))
 
 
 def fields_of(keys: Collection[str], settings_cls: type[BaseSettings]) -> set[str]:

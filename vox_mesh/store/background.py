@@ -89,3 +89,9 @@ def is_cancelled() -> bool:
     """Return whether the current task itself was cancelled, not only a part of its work."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def cancel_and_wait(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Self
 from vox_mesh.errors import BadValue, DatabaseBusy, DatabaseUnavailable, MeshError, NoAnswer, StoreClosed
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.observability.deprecation import RenamedAttributes
-from vox_mesh.store.background import BackgroundFaults
+from vox_mesh.store.background import BackgroundFaults, cancel_and_wait
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engine import Engine, EngineFacts
 from vox_mesh.store.engines.thread import to_the_end
@@ -23,7 +23,7 @@ from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.schema import ensure_schema, versions_at
 from vox_mesh.store.script import MAX_SCRIPT_BYTES, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.stats import PING, CountedEngine, StoreStats
-from vox_mesh.store.watch.changes import Change, ChangeLoop, Changes
+from vox_mesh.store.watch.changes import Change, ChangeCount, ChangeLoop, Changes, SomeChanges
 from vox_mesh.store.watch.listeners import Listener, ServerPoll
 from vox_mesh.store.write.combiner import Combiner
 from vox_mesh.store.write.idempotency_keys import IdempotencyKeyPruner
@@ -235,15 +235,15 @@ class Store(RenamedAttributes):
         return self._changes.count
 
     async def changed(self, since: int) -> int:
-        """Wait until any process has committed after the count was `since`, and return the new count.
+        """Wait for a commit after the count was `since`, or a spurious wake-up; return the new count."""
+        return await self._changed(since, self._changes)
 
-        Spurious wake-ups are possible; missed commits are not.
-        """
+    async def _changed(self, since: int, counted: ChangeCount) -> int:
         self._refuse_if_closed()
         if self._listener_task is None and self._listener is not None:
             running = self.faults.keep_running("listener", partial(self._listen, self._listener))
             self._listener_task = asyncio.create_task(running, name="vox-mesh-listener")
-        count = await self._changes.after(since)
+        count = await counted.after(since)
         self._refuse_if_closed()
         return count
 
@@ -256,6 +256,11 @@ class Store(RenamedAttributes):
         every `interval_s` seconds, and `debounce_s` seconds after the commit that causes it.
         """
         return ChangeLoop(self, since=since, interval_s=interval_s, debounce_s=debounce_s)
+
+    @property
+    def but_heartbeats(self) -> SomeChanges:
+        """Return the commits without those known to be nothing but heartbeats of nodes."""
+        return SomeChanges(self, self._changes.but_heartbeats, self._changed)
 
     async def _listen(self, listener: Listener) -> None:
         """Listen for commits until cancelled."""
@@ -481,7 +486,7 @@ class Store(RenamedAttributes):
             if self.spool_queue is not None:
                 ending.push_async_callback(self.spool_queue.stop_replaying)
             if self._listener_task is not None:
-                ending.push_async_callback(_cancel, self._listener_task)
+                ending.push_async_callback(cancel_and_wait, self._listener_task)
             self._changes.bump()  # waiters wake and find the store closed
 
     async def __aenter__(self) -> Self:
@@ -493,8 +498,3 @@ class Store(RenamedAttributes):
 
 def _no_log_error() -> BadValue:
     return BadValue("this store keeps no log", hint="open it with Mesh.open")
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vox_mesh.jobs.job_trace import JobTrace, TracedJob, causes_of, trace_job
+from vox_mesh.jobs.job_trace import MAX_JOBS, JobTrace, TracedJob, attempt_outcome, causes_of, trace_job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.runtime.services import MeshServices
 
 
 @dataclass(frozen=True)
 class TracedOpView:
-    """An op of a traced job, without its payload."""
+    """An op of a traced job, without its payload.
+
+    `outcome` and `detail` say how the op ended an attempt at the job, and why, if it did.
+    """
 
     op_id: str
     kind: str
@@ -21,10 +24,12 @@ class TracedOpView:
     accepted: bool
     reason: str | None
     causal_deps: list[str]
+    outcome: str | None
+    detail: str | None
 
     @classmethod
-    def of(cls, entry: LogEntry) -> TracedOpView:
-        """Return the view of an entry."""
+    def of(cls, entry: LogEntry, job_id: str) -> TracedOpView:
+        """Return the view of an entry as an op of this job."""
         return cls(
             entry.op_id,
             entry.kind,
@@ -34,6 +39,7 @@ class TracedOpView:
             bool(entry.accepted),
             entry.reason,
             causes_of(entry),
+            *attempt_outcome(entry.kind, entry.payload, job_id),
         )
 
 
@@ -50,7 +56,7 @@ class TracedJobView:
     @classmethod
     def of(cls, job: TracedJob) -> TracedJobView:
         """Return the view of a traced job."""
-        ops = [TracedOpView.of(entry) for entry in job.ops]
+        ops = [TracedOpView.of(entry, job.job_id) for entry in job.ops]
         return cls(job.job_id, job.kind, job.state, list(job.predecessors), ops)
 
 
@@ -67,6 +73,6 @@ class TraceView:
         return cls([TracedJobView.of(job) for job in trace.jobs], trace.is_cut)
 
 
-async def find_trace(mesh: MeshServices, reference: str) -> JobTrace:
-    """Return the trace of a job."""
-    return await trace_job(mesh.store, (await mesh.jobs.find(reference)).job_id)
+async def find_trace(mesh: MeshServices, reference: str, limit: int = MAX_JOBS) -> JobTrace:
+    """Return the trace of a job and its predecessors, `limit` jobs at most."""
+    return await trace_job(mesh.store, (await mesh.jobs.find(reference)).job_id, limit)

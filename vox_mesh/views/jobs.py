@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
+from vox_mesh.jobs.proof.pruned import PrunedJobs
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
@@ -21,6 +22,7 @@ from vox_mesh.model.jobs.policy_roots import refusal
 from vox_mesh.model.jobs.proof import trailers
 from vox_mesh.model.jobs.records import Job, JobState, covers, matches
 from vox_mesh.model.jobs.replay import ReplayFinding
+from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
@@ -357,8 +359,9 @@ class ProofView:
 
 async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
     """Verify the proof of a job."""
-    job = await mesh.jobs.find(reference)
+    job, pruned = await _find_ended(mesh, reference)
     faults, remarks, proof = await _verifier(mesh).check(job)
+    remarks = [*pruned, *remarks]
     proof_trailers = None if faults or proof is None else trailers(proof)
     return ProofView(job.job_id, job.state, proof_trailers, not faults, faults, remarks)
 
@@ -373,11 +376,22 @@ class Bundled(NamedTuple):
 
 async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
     """Return the bundle of a job, if its proof is valid."""
-    job = await mesh.jobs.find(reference)
+    job, _ = await _find_ended(mesh, reference)
     verifier = _verifier(mesh)
     faults, _, proof = await verifier.check(job)
     text = "" if faults or proof is None else await verifier.bundle(job, proof)
     return Bundled(job.job_id, text, faults)
+
+
+async def _find_ended(mesh: MeshServices, reference: str) -> tuple[Job, list[str]]:
+    """Return a job from its row, or if that was pruned from the op log, with a remark that says so."""
+    try:
+        return await mesh.jobs.find(reference), []
+    except NotKnown:
+        pruned = await PrunedJobs(mesh.store, mesh.oplog).find(reference)
+        if pruned is None:
+            raise
+        return pruned.job, [f"its row was pruned at {iso_of(pruned.pruned_ms)}: the op log has it"]
 
 
 def _verifier(mesh: MeshServices) -> Verifier:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from vox_mesh.model.locks.records import Holder, Lock, SessionKind
+from vox_mesh.model.locks.pattern_index import PatternIndex
+from vox_mesh.model.locks.records import Holder, Lock, LockWaiter, SessionKind
 from vox_mesh.views.record_view import RecordView
+
+_MAX_BLOCKING: Final = 20
+"""The maximum number of held keys that are listed of a waiter."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,35 @@ class HoldView(RecordView, record=Holder, without=("request_id", "now_ms")):
             session_pid=holder.session_pid or None,
             age_ms=round(holder.age_s * 1_000),
             left_ms=round(holder.left_s * 1_000),
+        )
+
+
+@dataclass(frozen=True)
+class LockWaiterView(RecordView, record=LockWaiter, without=("now_ms",)):
+    """A waiter by column.
+
+    `place`: in the queue of its key, from 1. `blocked_by`: the held keys that it waits for; without any, it
+    waits for those before it.
+    """
+
+    age_ms: int
+    place: int
+    blocked_by: list[str]
+
+
+def waiter_views(waiters: Sequence[LockWaiter], holders: Sequence[Holder]) -> Iterator[LockWaiterView]:
+    """Yield the views of waiters, which are in the order of each key's queue."""
+    held = PatternIndex(each.lock_key for each in holders)
+    exclusive = PatternIndex(each.lock_key for each in holders if not each.is_shared)
+    places = Counter[str]()
+    for each in waiters:
+        places[each.lock_key] += 1
+        blocked_by = (exclusive if each.is_shared else held).matching(each.lock_key)
+        yield LockWaiterView.from_record(
+            each,
+            age_ms=round(each.age_s * 1_000),
+            place=places[each.lock_key],
+            blocked_by=blocked_by[:_MAX_BLOCKING],
         )
 
 

@@ -28,7 +28,7 @@ from vox_mesh.model.oplog.verification import (
     TRANSFER,
     ChainReport,
 )
-from vox_mesh.oplog.export import record_of
+from vox_mesh.oplog.archive.entry_lines import record_of
 from vox_mesh.oplog.pending_ops import PendingOp
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -25,8 +26,9 @@ from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.rows import Row
 from vox_mesh.store.schema.statements import named
-from vox_mesh.views.agents import AgentView
-from vox_mesh.views.approvals import act_lines
+from vox_mesh.views.agents.agents import AgentView
+from vox_mesh.views.grants.approvals import act_lines
+from vox_mesh.views.grants.pending import PendingRequests
 from vox_mesh.views.nodes import NodeStanding, NodeView, with_standings
 from vox_mesh.views.rhythm import BeatView, IncidentView, TaskStatusView
 
@@ -38,10 +40,8 @@ MAX_ITEMS: Final = 200
 MAX_AGENTS: Final = 50
 """The maximum number of agents: each has several lists and counts."""
 
-_OVERVIEW: Final = named("overview")["overview"]
+_SQL: Final = named("overview")
 _READ_TIMEOUT_S: Final = 3.0
-_MAX_VERIFIED: Final = 20
-"""How many new approvals are read at a time: each is a request of its own."""
 
 _GONE_ORDER: Final = {NodeState.DEAD: 1, NodeState.LEFT: 2}
 _JOB_ORDER: Final = (
@@ -53,6 +53,21 @@ _JOB_ORDER: Final = (
     JobState.SUCCEEDED,
 )
 _MESSAGE_ORDER: Final = ("overdue", "dead", "unread", "claimed")
+
+
+class OverviewParts(IntFlag):
+    """The parts of an overview, by the flags of the query. A part that is not read is empty."""
+
+    NODES = 1
+    AGENTS = 2
+    JOBS = 4
+    LOCKS = 8
+    MESSAGES = 16
+    CONFLICTS = 32
+    APPROVALS = 64
+    STATUS = 128
+    RHYTHM = 256
+    ALL = 511
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,20 +256,26 @@ class OverviewReader:
         self._address: tuple[str, str] | None = None
         self._standings: tuple[object, dict[str, NodeStanding]] = (None, {})
         self._tempos: str | None = None
-        self._requests: dict[str, ApprovalRequest | None] = {}
+        self._requests = PendingRequests(mesh)
 
-    async def read(self) -> Overview:
+    async def read(self, parts: OverviewParts = OverviewParts.ALL) -> Overview:
         """Return the current overview, read with one query that has a deadline of some seconds."""
         store = self._mesh.store
         started = time.monotonic()
         since_ms = self._mesh.rhythm.status_queries.since_ms
-        values = (*self._mesh.agents.newest_values(MAX_AGENTS), MAX_ITEMS, MESH_PREFIX + OFFICE, since_ms)
+        values = (
+            *self._mesh.agents.newest_values(MAX_AGENTS),
+            MAX_ITEMS,
+            MESH_PREFIX + OFFICE,
+            since_ms,
+            int(parts),
+        )
         # Read from the primary: times are relative to its clock.
-        row: Row = (await store.read(_OVERVIEW, values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
+        row: Row = (await store.read(_SQL["overview"], values, fresh=True, timeout=_READ_TIMEOUT_S))[0]
         took_ms = (time.monotonic() - started) * 1_000
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                nodes = await self._nodes(row)
+                nodes = await self._nodes(row) if parts & OverviewParts.NODES else []
                 rhythm = await self._rhythm(row)
                 status = await self._status(row)
                 approvals = await self._approvals(row)
@@ -291,14 +312,8 @@ class OverviewReader:
         return [TaskStatusView.of(self._mesh, each) for each in page.items]
 
     async def _approvals(self, row: Row) -> list[ApprovalLine]:
-        """Return the approvals that wait. What was asked is read and verified once, some of it at a time."""
-        listed: list[str] = orjson.loads(row["approvals"])
-        known = {each: self._requests[each] for each in listed if each in self._requests}
-        for each in [each for each in listed if each not in known][:_MAX_VERIFIED]:
-            known[each] = await self._mesh.approvals.request(each)
-        self._requests = known
-        found = (known.get(each) for each in listed)
-        return [_approval(each, row["now_ms"]) for each in found if each is not None]
+        found = await self._requests.of(orjson.loads(row["approvals"]))
+        return [_approval(each, row["now_ms"]) for each in found]
 
     async def _database(self, took_ms: float) -> DatabaseLine:
         store = self._mesh.store

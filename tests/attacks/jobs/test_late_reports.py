@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vox_mesh import Script, Statement
-from vox_mesh.errors import StaleClaim
+from vox_mesh.errors import Refused, StaleClaim
 from vox_mesh.jobs.work.reports import needs_input, succeeded
 from vox_mesh.testing.harness import MeshHarness
 
@@ -73,3 +73,20 @@ async def test_no_earlier_answer_is_given_to_a_later_question(verdict: str) -> N
         ):
             await node.store.write(Script(Statement(change, (*node.store.mesh_id, first.question_id))))
         assert [each.answer for each in await node.work.take("agent")] == [None]
+
+
+async def test_no_answer_is_given_to_another_question_than_the_one_that_was_shown() -> None:
+    async with MeshHarness() as harness:
+        node = await harness.node()
+        job = await node.jobs.schedule("work")
+        (taken,) = await node.work.take("agent")
+        await node.work.report(job, taken.claim_token, needs_input("May I look?"))
+        shown = await node.jobs.questions.of(job.job_id)
+        assert shown is not None
+        waiting = await node.jobs.find(job.job_id)
+        await node.jobs.questions.answer(waiting, "no", "accomplice")
+        (taken,) = await node.work.take("agent", wait="10s")
+        await node.work.report(job, taken.claim_token, needs_input("May I delete it?"))
+        with pytest.raises(Refused, match="already_answered"):
+            await node.jobs.questions.answer(waiting, "yes", "lead", question_id=shown.question_id)
+        assert [each.document["text"] for each in await node.jobs.questions.open()] == ["May I delete it?"]

@@ -18,13 +18,13 @@ from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tests.support.running.confined import IS_ROOT, OTHER_USER
 from tools.homes import FILE
 from vox_mesh import Settings, acting_as
-from vox_mesh.http.local_socket import FILE as PRIVATE_SOCKET
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.oplog.op_names import ACCESS_REFUSED
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.node_sockets import FILE as PRIVATE_SOCKET
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.store import new_key
 from vox_mesh.store.slots import slot_folder
@@ -97,6 +97,7 @@ async def _scene(node: MeshNode, folder: Path) -> _Scene:
         await node.crons.add("nightly", "0 3 * * *", Manifest.of(kind="deploy"))
     await node.grants.admit(_AGENT)
     grant = await node.grants.issue(_AGENT, _GRANT)
+    await node.principals.known.renew()  # of reads, a node knows for up to a second what was before
     return _Scene(
         lock.fence_token, message.message_uuid, job.job_id, taken.claim_token, waiting.job_id,
         grant.grant_id, folder,
@@ -155,6 +156,16 @@ def _attempts(scene: _Scene, node: str) -> list[tuple[str, tuple[Any, ...]]]:
         ("become coordinator", ("PUT", "/v1/roles/coordinator", {"node": "evil"})),
         ("export the log", ("GET", "/v1/oplog/export")),
         ("read metrics", ("GET", "/metrics")),
+        ("read the health of the node", ("GET", "/v1/health")),
+        ("get a code for the console", ("POST", "/ui/codes", {"name": "boss"})),
+        ("look for names", ("GET", "/v1/find?q=boss")),
+        ("read what needs a person", ("GET", "/v1/attention")),
+        ("listen to what needs a person", ("GET", "/v1/events?topics=attention")),
+        ("draw all jobs", ("GET", "/v1/jobs/layout")),
+        ("list all jobs", ("GET", "/v1/jobs/rows")),
+        ("list all waiters", ("GET", "/v1/locks/waiters")),
+        ("abort all jobs", ("POST", "/v1/jobs/abort", {"state": "pending"})),
+        ("name another agent to tools", ("POST", "/mcp", {}, as_boss)),
         ("relay a message", ("POST", "/v1/a2a/deliver", {"messages": []})),
     ]  # fmt: skip
 

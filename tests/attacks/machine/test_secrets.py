@@ -17,12 +17,12 @@ import pytest
 from tests.support.running.confined import IS_ROOT, OTHER_USER, RealVox, bwrap
 from vox_mesh import Manifest
 from vox_mesh.errors import BadSettings
-from vox_mesh.http.redaction import redacted_json
 from vox_mesh.jobs.exec.secrets import ExecSecrets, Redactor
 from vox_mesh.settings import Settings, load_settings
 from vox_mesh.settings.process import _current_values
 from vox_mesh.settings.secrets import SECRET_VARIABLES
 from vox_mesh.settings.sources import is_secret, names_of
+from vox_mesh.views.redaction import redacted_json
 
 _TOKENS: Final = {
     "VOX_DB_TOKEN": "eyJ-the-token-of-the-database",

@@ -52,6 +52,12 @@ def test_a_job_is_new_each_time(vox: VoxCommand) -> None:
     assert len({each["job_id"] for each in jobs}) == 3
 
 
+def test_a_job_is_scheduled_by_the_given_agent(vox: VoxCommand) -> None:
+    job_id = kind(vox, "test.work", "--agent", "ann")
+    (entry,) = vox("oplog", "tail", "--job", job_id, "--json").document
+    assert entry["agent"] == "ann"
+
+
 def test_once_schedules_a_job_once_and_says_so(vox: VoxCommand) -> None:
     asked = ("--once", "--kind", "test.work", "--payload", '{"n": 1}')
     first = scheduled(vox, *asked)

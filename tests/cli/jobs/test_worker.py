@@ -44,7 +44,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ("", "nothing to work on: pass --handlers, --exec or both"),
+        ("", "nothing to work on: pass --handlers, --exec or --agents"),
         (
             "--handlers example",
             "must be given as module:object, got 'example'; for example my_handlers:handlers",

@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.running.repositories import GIT_SETTINGS, Repository, new_repository
 from vox_mesh.cli.locks import git
-from vox_mesh.cli.locks.git import KEPT, NAME, HookInTheWay, WorkTree, install_hook, uninstall_hook
+from vox_mesh.cli.locks.git import NAME, HookInTheWay, WorkTree, install_hook, kept_name, uninstall_hook
 from vox_mesh.errors import BadSettings, BadValue
 
+KEPT: Final = kept_name(NAME)
 _ODD_NAMES: Final = (
     *("with space", "two  spaces", "caf\u00e9", "日本", '"quoted"', "it's", "-n", "--staged", "a*b", "a?b"),
     *("[ab]", "back\\slash", "tab\there", "new\nline", " ", "#", ":(top)x", "{a,b}", "$HOME"),
@@ -235,7 +236,7 @@ def test_nothing_that_was_kept_before_is_overwritten(tmp_path: Path) -> None:
 def test_an_installation_that_was_cut_short_can_be_finished(tmp_path: Path) -> None:
     foreign(tmp_path, "mine")
     (tmp_path / KEPT).write_text("mine")
-    assert git._CALL_KEPT in installed(tmp_path, force=True)
+    assert git._call_kept(NAME) in installed(tmp_path, force=True)
 
 
 def test_a_local_hook_of_anothers_is_not_called_and_not_moved(tmp_path: Path) -> None:

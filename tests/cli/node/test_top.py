@@ -19,9 +19,9 @@ from tools.homes import MEMORY, MESH
 from tools.pictures import LARGE, SMALL, Scene, Seen, scene
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings
+from vox_mesh.cli.top.feed import Feed
+from vox_mesh.cli.top.running import fed
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.top.feed import Feed
-from vox_mesh.top.running import fed
 from vox_mesh.views.overview import MAX_ITEMS, OverviewReader, overview
 
 _BUILDER: Final = "builder-1"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vox_mesh.top.headline import BARS, Rate
-from vox_mesh.top.panels import span
-from vox_mesh.top.widgets import GAP, cut, heights, widths
+from vox_mesh.cli.top.headline import BARS, Rate
+from vox_mesh.cli.top.panels import span
+from vox_mesh.cli.top.widgets import GAP, cut, heights, widths
 
 
 def test_the_widest_columns_give_way_first_and_the_last_are_left_out() -> None:

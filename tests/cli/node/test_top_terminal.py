@@ -26,7 +26,7 @@ _EVIL: Final = "task:\x1b]0;pwned\x07[bold red]x"
 _BROKEN: Final = """
 import sys
 from vox_mesh.cli.app import run
-from vox_mesh.top.app import TopApp
+from vox_mesh.cli.top.app import TopApp
 
 def explain(self):
     secret = "a value no one is to see"

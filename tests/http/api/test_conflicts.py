@@ -63,6 +63,8 @@ async def test_pages_go_on_with_what_came_meanwhile(served: ServedNode) -> None:
         ({"take": "right"}, "base", "right"),
         ({"take": "merge", "reason": "both"}, "left", "right"),
         ({"value": {"content": "new", "tags": "mine"}}, "new", "mine"),
+        ({"columns": {"content": "left", "tags": "base"}}, "left", "base"),
+        ({"columns": {"content": "left"}, "value": {"tags": "mine"}}, "left", "mine"),
     ],
 )
 async def test_a_conflict_is_resolved_once(
@@ -87,8 +89,9 @@ async def test_a_row_that_has_moved_is_written_only_onto_the_version_that_was_se
     assert isinstance(written, Written)
     moved = await served.ask("POST", path_of(conflict_id), {"take": "left"})
     assert_problem(moved, HTTPStatus.CONFLICT, "row_moved")
-    version = (await row(served.node, name))["written_at"]
-    document = await served.post(path_of(conflict_id), {"take": "left", "onto": version})
+    problem = moved.json()
+    assert (problem["now"]["tags"], problem["onto"]) == ("moved", written.written_at)
+    document = await served.post(path_of(conflict_id), {"take": "left", "onto": problem["onto"]})
     assert document["resolution"] == "left"
 
 
@@ -98,6 +101,9 @@ async def test_what_can_not_be_is_refused(served: ServedNode, name: str) -> None
     bodies: tuple[tuple[Any, str], ...] = (
         ({}, "bad_value"),
         ({"take": "left", "value": {}}, "bad_value"),
+        ({"take": "left", "columns": {}}, "bad_value"),
+        ({"columns": {"content": "right"}}, "bad_body"),
+        ({"columns": {"no such column": "left"}}, "bad_value"),
         ({"take": "none"}, "bad_body"),
         ({"value": {"no such column": 1}}, "bad_value"),
     )

@@ -7,6 +7,7 @@ import pytest
 from tests.support.nodes.api_scene import fill
 from tests.support.nodes.printing import printed
 from tests.support.nodes.serving import ServedNode
+from vox_mesh.model.retention.subjects import Subject
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,3 +28,18 @@ async def test_the_overview_has_something_of_everything(served: ServedNode) -> N
     assert {each["lock_key"] for each in document["locks"]} >= {"a", "b"}
     assert names["conflict_id"] in [each["conflict_id"] for each in document["conflicts"]]
     assert document["mail"]["unread"] >= 3
+
+
+async def test_the_retention_has_all_policies(served: ServedNode) -> None:
+    document = await served.get("/v1/retention")
+    assert {each["subject"] for each in document["policies"]} == {each.value for each in Subject}
+    assert document["policies"][0] | {"pruned": None, "needed": None} == {
+        "subject": "jobs",
+        "kind": None,
+        "age": "30d",
+        "max_rows": None,
+        "is_default": True,
+        "what": "ended jobs",
+        "pruned": None,
+        "needed": None,
+    }

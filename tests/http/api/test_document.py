@@ -15,8 +15,9 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unuse
 from tests.support.messages.relaying import TOKEN, Wire, assert_problem
 from tests.support.nodes.serving import READ_TOKEN, ServedNode
 from tools import http_reference
-from vox_mesh.http.api.api import DOCUMENT, OPERATIONS
+from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.openapi import document_of
+from vox_mesh.http.api.performer import DOCUMENT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

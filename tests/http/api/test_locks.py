@@ -165,6 +165,32 @@ async def test_one_that_can_wait_gets_it_once_it_is_let_go(served: ServedNode, k
         assert (await waiting)["fence_token"] > held["fence_token"]
 
 
+async def test_waiters_are_listed_in_their_order_with_the_locks_that_block_them(served: ServedNode) -> None:
+    """A pattern blocks a path below it; a shared request behind an exclusive one waits for that one."""
+    folder = f"file:{new_key()}"
+    held = await acquired(served, f"{folder}/**")
+    path = f"{folder}/cart.py"
+
+    async def places() -> list[tuple[str, int, list[str]]]:
+        listed = await served.get("/v1/locks/waiters")
+        own = [each for each in listed if each["lock_key"] == path]
+        return [(each["holder_agent"], each["place"], each["blocked_by"]) for each in own]
+
+    async with asyncio.timeout(PATIENCE_S):
+        waiting = []
+        for agent in ("one", "two"):
+            waiting.append(asyncio.create_task(wanted(served, path, agent=agent, wait="30s")))
+            while len(await places()) < len(waiting):
+                await served.node.store.changed(served.node.store.change_count)
+        assert await places() == [("one", 1, [f"{folder}/**"]), ("two", 2, [f"{folder}/**"])]
+        for agent in ("one", "two"):
+            await served.post("/v1/locks/break", {"lock_key": held["lock_keys"][0], "reason": "over"})
+            held = (await waiting.pop(0)).json()
+            assert held["holder_agent"] == agent
+    assert await places() == []
+    await served.post("/v1/locks/release", hold(path, held["fence_token"]))
+
+
 async def test_shared_holds_share(served: ServedNode, key: str) -> None:
     tokens = [
         (await acquired(served, key, agent=agent, shared=True))["fence_token"] for agent in ("one", "two")

@@ -14,12 +14,15 @@ import pytest_asyncio
 
 from tests.support.messages.relaying import TOKEN, Wire, assert_problem, until
 from tests.support.nodes.printing import commands_of, printed
-from tests.support.nodes.serving import ServedNode
+from tests.support.nodes.serving import ServedNode, serving_api
+from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.oplog.exports import AWKWARD, exported, fill
+from tools.homes import FILE
 from vox_mesh.errors import DatabaseUnavailable
 from vox_mesh.oplog.export import verify_export
 from vox_mesh.oplog.oplog import OpLog
-from vox_mesh.store.script import new_key
+from vox_mesh.store.script import Script, Statement, new_key
+from vox_mesh.views import op_causes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,6 +66,57 @@ async def test_pages_go_on_with_what_came_meanwhile(served: ServedNode) -> None:
     rest = await served.all("/v1/oplog", kind="note", cursor=first["next"])
     seen = [each["op_id"] for each in (*first["items"], *rest)]
     assert (len(set(seen)), seen[-1]) == (len(seen), new.key)
+
+
+async def test_the_log_is_read_from_its_end_back_to_an_entry(served: ServedNode) -> None:
+    entries = await served.all("/v1/oplog")
+    assert await served.all("/v1/oplog", order="newest", limit=3) == entries[::-1]
+    assert await served.all("/v1/oplog", order="newest", after=entries[2]["id"]) == entries[:2:-1]
+    notes = [each for each in entries if each["kind"] == "note"]
+    assert await served.all("/v1/oplog", order="newest", kind="note", node="ann", limit=2) == notes[::-1]
+    first = await served.get("/v1/oplog", order="newest", limit=1)
+    await served.post("/v1/jobs", {"manifests": [{"kind": "notes.meanwhile"}]})
+    rest = await served.all("/v1/oplog", order="newest", cursor=first["next"])
+    assert [*first["items"], *rest] == entries[::-1]
+    refused = await served.ask("GET", "/v1/oplog", params={"order": "random"})
+    assert_problem(refused, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_query")
+
+
+async def test_an_op_is_shown_with_its_causes_and_theirs(
+    served: ServedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.post("/v1/jobs", {"manifests": [{"kind": "notes.caused"}]})
+    agent = {"Vox-Agent": "adam"}
+    (job,) = (await served.ask("POST", "/v1/jobs/take", {"kinds": ["notes.caused"]}, headers=agent)).json()
+    report = {"claim_token": job["claim_token"], "outcome": "succeeded"}
+    await served.ask("POST", f"/v1/jobs/{job['job_id']}/report", report, headers=agent)
+    last_op = (await served.get(f"/v1/jobs/{job['job_id']}"))["last_op"]
+    causes = await served.get(f"/v1/oplog/{last_op}/causes")
+    entries = {each["op_id"]: each for each in await served.all("/v1/oplog", job=job["job_id"])}
+    assert [each["op_id"] for each in causes["ops"]] == [*entries][::-1]
+    assert causes["ops"][0]["op_id"] == last_op
+    assert not causes["is_cut"]
+    for op in causes["ops"]:
+        entry = entries[op["op_id"]]
+        shown = {name: entry[name] for name in op.keys() & entry.keys()}
+        assert {**shown, "at_ms": int(entry["hlc"][:13])} == op
+    monkeypatch.setattr(op_causes, "MAX_OPS", 2)
+    nearest = await served.get(f"/v1/oplog/{last_op}/causes")
+    assert nearest == {"ops": causes["ops"][:2], "is_cut": True}
+    unknown = await served.ask("GET", f"/v1/oplog/{new_key()}/causes")
+    assert_problem(unknown, HTTPStatus.NOT_FOUND, "not_known")
+
+
+async def test_a_changed_entry_is_not_authentic(tmp_path: Path) -> None:
+    async with serving_api(SharedMesh(FILE, tmp_path, None, new_key())) as served:
+        (job,) = await served.post("/v1/jobs", {"manifests": [{"kind": "notes.forged"}]})
+        op_id = (await served.get(f"/v1/jobs/{job['job_id']}"))["last_op"]
+        path = f"/v1/oplog/{op_id}/authenticity"
+        sound = {"op_id": op_id, "is_authentic": True, "has_changed_verdict": False}
+        assert await served.get(path) == sound
+        change = "UPDATE agent_oplog SET payload = replace(payload, 'forged', 'forgot') WHERE op_id = ?"
+        await served.node.store.write(Script(Statement(change, (op_id,))))
+        assert await served.get(path) == {**sound, "is_authentic": False}
 
 
 async def test_how_ops_stand_is_reported(served: ServedNode) -> None:

@@ -18,7 +18,7 @@ from tests.support.running.schemas import assert_fits, is_valid
 from vox_mesh.jobs.git.repository import GitRepository
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.oplog.export import record_of
+from vox_mesh.oplog.archive.entry_lines import record_of
 from vox_mesh.store.acting import acting_as
 from vox_mesh.views.schemas import find_schema
 

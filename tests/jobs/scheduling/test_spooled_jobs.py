@@ -16,7 +16,7 @@ from tools.sqld import Server
 from vox_mesh import Mesh, OpKind, Script, Settings, Statement
 from vox_mesh.cli.jobs.job import list_
 from vox_mesh.errors import CircuitOpen, DatabaseUnavailable, MeshError, Unreachable
-from vox_mesh.http.api.jobs import ReadyQuery, list_spooled_jobs
+from vox_mesh.http.api.jobs.jobs import ReadyQuery, list_spooled_jobs
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 

@@ -16,8 +16,8 @@ from tests.support.jobs.job_desks import ControlledHandler, ended, idle, schedul
 from tests.support.jobs.jobs_in_hand import accepted, claim, ids, most_in_hand, ops
 from tests.support.messages.messaging import PATIENCE_S, NodeGroup, crowd_on
 from tests.support.oplog.authoring import RestartableNodes, assert_sound
-from tests.support.running.lengths import SOAK
-from tools.homes import FILE, MESH_REPLICA
+from tests.support.running.lengths import SHARED_HOMES, SOAK
+from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.errors import BadValue
 from vox_mesh.jobs.queries import ClaimableJobs
@@ -29,7 +29,7 @@ from vox_mesh.node import MeshNode
 _ROUNDS: Final = 20 if SOAK else 1
 
 
-@pytest.fixture(params=[FILE, MESH_REPLICA], ids=str)
+@pytest.fixture(params=SHARED_HOMES, ids=str)
 async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeGroup]:
     """Any number of nodes that hear of each other's commits."""
     server = request.getfixturevalue("shared_server") if request.param.needs_server else None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import few
-from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms, score
+from vox_mesh.model.jobs.rendezvous import MAX_PATIENCE_MS, Ranking, patience_ms, score
 
 _JOBS: Final = 10_000
 _IDS: Final = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -98,7 +98,9 @@ def test_the_score_is_the_hash_between_0_and_1_by_the_weight(
     assert score(job_id, seed, node, weight) > 0
 
 
-def test_each_rank_waits_one_grace_longer_and_after_four_anyone_may() -> None:
-    assert [patience_ms(place) for place in range(7)] == [0, 250, 500, 750, 1_000, 1_000, 1_000]
+def test_each_rank_waits_one_grace_longer_and_after_four_the_crowd_comes_in_groups() -> None:
+    waits = [patience_ms(place) for place in range(70)]
+    assert waits[:9] == [0, 250, 500, 750, 1_000, 1_000, 1_000, 1_000, 1_250]
+    assert [waits.count(each) for each in sorted(set(waits))] == [1, 1, 1, 1, 4, 8, 16, 32, 6]
     assert patience_ms(2, grace_ms=10) == 20
-    assert patience_ms(10**9) == RANKS * GRACE_MS
+    assert patience_ms(10**9) == max(waits) == MAX_PATIENCE_MS

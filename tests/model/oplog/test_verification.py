@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.support.oplog.chains import Log, Said, key_named, problems, rechained, signed_by, verified
 from tests.support.running.examples import exactly, few, many
 from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, LogEntry, signed_text
-from vox_mesh.model.oplog.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE, ChainWitness, Key, LogCheck
+from vox_mesh.model.oplog.log_check import LogCheck
+from vox_mesh.model.oplog.verification import DESIGNATE, OWNER_ONLY, REKEY, ROUTE, ChainWitness, Key
 
 OWNER: Final = "node-a"
 NODES: Final = (OWNER, "node-a/cli", "node-b", "node.c")

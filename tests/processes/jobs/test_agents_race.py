@@ -19,9 +19,9 @@ from tests.support.running.lengths import SOAK
 from tests.support.running.processes import Writer
 from tools.homes import FILE
 from vox_mesh import Settings
-from vox_mesh.http.local_socket import FILE as SOCKET
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import EXPIRE
+from vox_mesh.nodes.node_sockets import FILE as SOCKET
 from vox_mesh.store.slots import slot_folder
 from vox_mesh.views.jobs import verify_proof
 

@@ -9,6 +9,7 @@ import pytest
 
 from proof.checkers.crons import CRON_CHECKS
 from proof.checkers.jobs import JOB_CHECKS
+from proof.checkers.pruning import PRUNING_CHECKS
 from proof.checkers.rules import RULE_CHECKS
 from proof.checkers.spending import SPENDING_CHECKS
 from proof.history import Step
@@ -229,6 +230,45 @@ def _rules(*firings: str, jobs: str = "x y", cause: bool = True) -> Story:
 )
 def test_rules_that_fire_twice_or_never_are_found(story: Story, fault: str) -> None:
     found = " ".join(faults(RULE_CHECKS, "rules-once", story))
+    assert fault in found
+    assert bool(found) is bool(fault)
+
+
+# --- pruning --------------------------------------------------------------------------------------
+
+
+def _pruning(moves: str, *ops: str) -> Story:
+    """Jobs come (+a), end (a!) and are deleted (-a), as b, which waits for a. Each op prunes these jobs."""
+    story = Story()
+    row: dict[str, Any] = {"accepted": 1, "op_id": "s", "kind": "ScheduleJob", "id": 1}
+    items = [{"job_id": "a", "manifest": {}}, {"job_id": "b", "after": [["a", "end"]], "manifest": {}}]
+    story.final("agent_oplog", **row | {"payload": orjson.dumps({"jobs": items}).decode()})
+    for number, names in enumerate(ops, 2):
+        payload = orjson.dumps({"jobs": [{"job_id": name} for name in names]}).decode()
+        story.final(
+            "agent_oplog", **row | {"id": number, "op_id": names, "kind": "PruneJobs", "payload": payload}
+        )
+    states = {"+": ("insert", "pending"), "!": ("update", "succeeded"), "-": ("delete", "succeeded")}
+    for number, move in enumerate(moves.split()):
+        name = move.strip("+-!?")
+        deed, state = ("delete", "running") if "?" in move else states[move.strip(name)]
+        story.final("proof_job_moves", id=number, job_id=name, deed=deed, state=state)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("story", "fault"),
+    [
+        (_pruning("+a +b a! b! -b -a", "b", "a"), ""),
+        (_pruning("+a +b a! b! -a -b", "ab"), ""),
+        (_pruning("+a +b a! -a", "a"), "job a was pruned, and b refers to it"),
+        (_pruning("+a +b a! b! -a -b", "a", "b"), "job a was pruned, and b refers to it"),
+        (_pruning("+a +b a! b! -b", "a"), "job b was deleted, and no op has pruned it"),
+        (_pruning("+b -b?", "b"), "job b was pruned while it was running"),
+    ],
+)
+def test_what_is_pruned_though_it_is_needed_is_found(story: Story, fault: str) -> None:
+    found = " ".join(faults(PRUNING_CHECKS, "nothing-pruned-that-is-needed", story))
     assert fault in found
     assert bool(found) is bool(fault)
 

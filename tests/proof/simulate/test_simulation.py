@@ -22,7 +22,7 @@ from proof.simulate.trial import run_seed
 from proof.verdicts import Check
 from proof.workload import FunctionWorkload, WorkloadContext
 
-_SEEDS = 28
+_SEEDS = 16
 _CASES = 4
 _A_CASE = _SEEDS // _CASES
 _WITH_GRANTS = ("grants", "limits", "locks", "jobs")

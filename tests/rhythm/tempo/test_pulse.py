@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nodes.virtual_time import VirtualLoop, dependencies, in_virtual_time
 from vox_mesh import Mesh, load_settings
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.rhythm.plan import BeatFrame
@@ -26,11 +27,10 @@ def tempo_file(tmp_path: Path) -> Path:
     return path
 
 
+@in_virtual_time
 async def test_beats_follow_each_other_without_a_gap_for_everyone_who_listens(tempo_file: Path) -> None:
-    async with (
-        asyncio.timeout(PATIENCE_S),
-        Mesh.open(load_settings(_env_file=None, tempo_policy=tempo_file)) as mesh,
-    ):
+    settings = load_settings(_env_file=None, tempo_policy=tempo_file)
+    async with Mesh.open(settings, dependencies()) as mesh:
 
         async def listen() -> list[tuple[int, int]]:
             heard: list[tuple[int, int]] = []
@@ -45,6 +45,21 @@ async def test_beats_follow_each_other_without_a_gap_for_everyone_who_listens(te
         assert one == two
         assert [epoch_ms - one[0][0] for epoch_ms, _ in one] == [100 * beat for beat in range(9)]
         assert [index for _, index in one] == [(one[0][1] - 1 + beat) % 4 + 1 for beat in range(9)]
+
+
+@in_virtual_time
+async def test_a_beat_that_begins_right_after_the_listening_is_heard(tempo_file: Path) -> None:
+    settings = load_settings(_env_file=None, tempo_policy=tempo_file)
+    async with Mesh.open(settings, dependencies()) as mesh:
+        beats = mesh.rhythm.beats()
+        first = asyncio.ensure_future(anext(beats))
+        await asyncio.sleep(0)
+        ends_ms = mesh.rhythm.context.beat().ends_ms
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.pass_time((ends_ms - mesh.rhythm.times.now_ms) / 1_000 + 0.15)
+        assert (await first).epoch_ms == ends_ms
+        await beats.aclose()
 
 
 async def test_when_no_one_listens_any_more_nothing_beats(tempo_file: Path) -> None:

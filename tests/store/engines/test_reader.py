@@ -309,3 +309,13 @@ async def test_a_turn_of_the_event_loop_is_not_spent_on_reading_alone() -> None:
         pass
     await asyncio.sleep(0)
     assert turn.has_time, "others had their turn"
+
+
+def test_preparing_a_query_is_no_part_of_its_time(original: Reader) -> None:
+    """A query of more than 500 steps and less than 1,000 looks at the clock once: when it has begun."""
+    rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 50)"
+    statement = Statement(f"{rows} SELECT count(*), (SELECT a FROM t WHERE id = 1) FROM n")
+    assert one(original.query_inline(statement, 0.0)) == 50
+    with pytest.raises(TooLong):
+        original.query_inline(statement, 0.0)
+    assert one(original.query_inline(statement, 0.0)) == 50  # by another connection, which prepares it again

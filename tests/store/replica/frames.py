@@ -32,11 +32,14 @@ def pages_of(data: bytes) -> list[bytes]:
 class Primary:
     """A real SQLite database, and the frames that its transactions would be in a log."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, journal: str = "delete") -> None:
+        """With a write-ahead log, as a server has one, not every transaction changes the first page."""
         self.path = path
         self.next_frame = 0
         self._pages: list[bytes] = []
         self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute(f"PRAGMA journal_mode = {journal}")
+        self._connection.execute("PRAGMA synchronous = off")
 
     def commit(self, *statements: str) -> list[WalFrame]:
         """Run the statements in one transaction; its frames."""
@@ -50,6 +53,7 @@ class Primary:
         return self._changed()
 
     def _changed(self) -> list[WalFrame]:
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         pages = pages_of(self.path.read_bytes())
         changed = [at for at, page in enumerate(pages) if self._pages[at : at + 1] != [page]]
         self._pages = pages
@@ -74,9 +78,9 @@ class Primary:
 
 
 @contextmanager
-def primary(path: Path) -> Iterator[Primary]:
+def primary(path: Path, journal: str = "delete") -> Iterator[Primary]:
     """An open database."""
-    database = Primary(path)
+    database = Primary(path, journal)
     try:
         yield database
     finally:

@@ -32,7 +32,6 @@ LIFE = (
     "expire",
     "overdue",
     "mark_overdue_reported",
-    "forget",
     "has_maintenance",
 )
 ALL_OF_THEM = re.compile(r"SCAN (a2a_messages|m)\b")

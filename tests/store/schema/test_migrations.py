@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.running.lengths import a_third
 from tests.support.store.statements import run
 from tests.support.store.stored import STORED, load_stored, stored_file
 from tools.homes import FILE, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, HomeCase
@@ -100,6 +101,7 @@ _WRITTEN: Final = {
     26: "INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, lease_ms)"
     " VALUES ('', '', 'job', 7, 'ada', 60000)",
     29: "INSERT INTO job_questions VALUES ('', '', 'job', 'op', 'ada', NULL, 1, NULL, NULL, NULL, '', NULL)",
+    41: "INSERT INTO mcp_tasks VALUES ('', '', 'hash', 'job', 'ada', NULL, 1)",
 }
 """What nodes write since each version."""
 
@@ -474,7 +476,8 @@ def test_a_file_that_is_not_a_migration_is_refused(name: str, text: str) -> None
 # --- backups of earlier versions -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.soak
+@pytest.mark.parametrize("name", a_third(STORED))
 async def test_a_backup_of_an_earlier_version_is_restored_as_if_it_had_been_migrated(
     memory: Engine, name: str, tmp_path: Path
 ) -> None:

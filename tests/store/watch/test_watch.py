@@ -14,7 +14,7 @@ from tests.support.replica.standing import standing
 from tests.support.running import lengths
 from tests.support.store.counting import HELLO, WAL_LOG, CountingGateway, counting
 from tests.support.store.tables import make_table
-from tools.homes import MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeCase
+from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeCase
 from tools.sqld import Server
 from vox_mesh import Rows, Script, Settings, Statement, Store, open_store
 from vox_mesh.errors import BadStatement, StoreClosed
@@ -27,7 +27,9 @@ _PATIENCE_S: Final = 30.0
 _WRITES: Final = 60
 
 
-@pytest.fixture(params=lengths.EVERY_HOME, ids=str)
+@pytest.fixture(
+    params=[MEMORY, FILE, MESH_REPLICA, *lengths.cases_in_soak(MESH, MESH_HTTP, MESH_LIBSQL_CLIENT)], ids=str
+)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """The settings of each home in turn: who asks again and again does so alike, by whichever way."""
     case: HomeCase = request.param

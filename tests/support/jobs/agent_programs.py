@@ -21,7 +21,7 @@ from tests.support.messages.message_programs import Lines
 from tests.support.running.jobs import report
 from vox_mesh import Mesh
 from vox_mesh.errors import MeshError
-from vox_mesh.http.api.api import AGENT_HEADER
+from vox_mesh.http.api.performer import AGENT_HEADER
 from vox_mesh.jobs.work.reports import succeeded
 from vox_mesh.views.work import TakenView
 

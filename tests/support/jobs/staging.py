@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.support.messages.messaging import crowd_on, write
 from tests.support.oplog.authoring import assert_sound
+from tests.support.running.lengths import in_turn
 from tools.homes import MEMORY, MESH
 from vox_mesh.errors import Refused
 from vox_mesh.jobs.rebuild import Rebuild
@@ -140,7 +141,7 @@ class Pair(NamedTuple):
     two: MeshNode
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[MEMORY, MESH], ids=str)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=in_turn(MEMORY, MESH), ids=str)
 async def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Pair]:

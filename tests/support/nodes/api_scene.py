@@ -10,6 +10,7 @@ from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
+from vox_mesh.views.agents.mcp_tasks import tasks_of
 
 AGENT = "reviewer"
 KIND = "test.scene"
@@ -65,6 +66,7 @@ async def fill(node: MeshNode) -> dict[str, str]:
         "content_hash": f"blake3:{'ab' * 32}",
         "conflict_id": await conflict(node, "row"),
         "grant_id": grant.grant_id,
+        "host": "claude",
         "job": job.job_id,
         "kind": KIND,
         "message_uuid": message.message_uuid,
@@ -72,5 +74,6 @@ async def fill(node: MeshNode) -> dict[str, str]:
         "node_id": node.identity.node_id,
         "op_id": op.key,
         "run_id": run.summary.run_id,
+        "task": (await tasks_of(node).create(Manifest.of(kind=KIND))).task_id,
         "thread": thread.thread_id,
     }

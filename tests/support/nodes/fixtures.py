@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.nodes.shared_mesh import DERIVED, SHARED_HOMES, SharedMesh
+from tests.support.nodes.shared_mesh import DERIVED, SharedMesh
 from tests.support.oplog.authoring import NOTE_KIND
 from tests.support.oplog.exports import exported, log_of_two_chains
 from tests.support.oplog.tampering import NOTE, TamperedLog, open_scene
-from tests.support.running.lengths import EVERY_HOME, cases_in_soak
+from tests.support.running.lengths import EVERY_HOME, SHARED_HOMES, cases_in_soak
 from tools.homes import FILE, MEMORY, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings
 from vox_mesh.mesh import Mesh

@@ -86,9 +86,9 @@ class UpNode:
         )
 
     @classmethod
-    async def start(cls, settings: Settings, log: Path, *arguments: str) -> UpNode:
-        """Start it, without waiting."""
-        program = Program(("up", *arguments), _variables(settings), module=_COMMAND, folder=str(log.parent))
+    async def start(cls, settings: Settings, log: Path, *arguments: str, module: str = _COMMAND) -> UpNode:
+        """Start it, without waiting; `module` is run in place of the command line."""
+        program = Program(("up", *arguments), _variables(settings), module=module, folder=str(log.parent))
         with log.open("ab") as stderr:
             return cls(settings, await AsyncProcess.start(program, stderr.fileno()), log)
 
@@ -190,17 +190,17 @@ class Machines:
         self._folder = folder
         self._stack = AsyncExitStack()
 
-    async def up(self, settings: Settings, *arguments: str) -> UpNode:
+    async def up(self, settings: Settings, *arguments: str, module: str = _COMMAND) -> UpNode:
         """Begin a node, or begin it again."""
         log = self._folder / f"{settings.node_id}.log"
-        node = await UpNode.start(settings, log, *arguments)
+        node = await UpNode.start(settings, log, *arguments, module=module)
         self._stack.push_async_callback(node.close)
         self.nodes[node.name] = node
         return node
 
-    async def ready(self, settings: Settings, *arguments: str) -> UpNode:
+    async def ready(self, settings: Settings, *arguments: str, module: str = _COMMAND) -> UpNode:
         """The same, and wait until it is ready."""
-        node = await self.up(settings, *arguments)
+        node = await self.up(settings, *arguments, module=module)
         await node.until_ready()
         return node
 

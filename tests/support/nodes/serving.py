@@ -16,6 +16,7 @@ from tests.support.nodes.shared_mesh import SharedMesh
 from vox_mesh.http.access import Access
 from vox_mesh.http.address import ListenAddress
 from vox_mesh.http.api.api import Api
+from vox_mesh.http.api.performer import Performer
 from vox_mesh.http.server import agents_of
 from vox_mesh.http.service import Service
 from vox_mesh.mesh import Mesh
@@ -73,7 +74,7 @@ async def serving_api(shared_mesh: SharedMesh, name: str = "ann", **more: Any) -
     """A node of this mesh, with its API and nothing else."""
     async with Mesh.open(shared_mesh.settings(name, http=False, **more)) as node:
         agents = agents_of(node)
-        api = Api(node, Access(TOKEN, READ_TOKEN, agents=agents))
+        api = Api(Performer(node, Access(TOKEN, READ_TOKEN, agents=agents)))
         service = Service(ListenAddress.from_settings(None, None, has_token=True), [api.add_to])
         try:
             url = await service.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.oplog.tampering import NOTE
-from tools.homes import FILE, MESH_REPLICA, HomeCase
+from tools.homes import FILE, HomeCase
 from tools.sqld import Server
 from vox_mesh import Mesh, OpKind, Settings
 
@@ -16,7 +16,6 @@ LATER: Final = "9999999999999-00000-"
 """A time after all others, but for the name of its author."""
 
 DERIVED: Final = OpKind("test.derived", derivation=True)
-SHARED_HOMES: Final = (FILE, MESH_REPLICA)  # the ways to a server make no difference to who may what
 
 
 @dataclass(frozen=True)

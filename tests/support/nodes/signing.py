@@ -81,6 +81,6 @@ async def admitted(served: ServedNode, name: str, lines: Sequence[str]) -> Signi
     agent = SigningAgent(name, served.client, audience_of(node))
     await node.grants.admit(name, agent.key.public)
     await node.grants.issue(name, lines)
-    node.principals.known._read_at = None  # it is remembered for a second
+    node.principals.known._reading.expire()  # it is remembered for a second
     await node.principals.known.refresh()
     return agent

@@ -14,7 +14,8 @@ from vox_mesh.model.base.hlc import HybridClock
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import encode
 from vox_mesh.model.oplog.chain import ANCHOR, NO_HASH, SEAL, LogEntry, Sealing, signed_text
-from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key, LogCheck
+from vox_mesh.model.oplog.log_check import LogCheck
+from vox_mesh.model.oplog.verification import WITNESSES, ChainReport, ChainWitness, Key
 
 REPOSITORY: Final = "default"
 _START_MS: Final = 1_800_000_000_000

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import pytest
 
-from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA
+from tools.homes import FILE, MEMORY, MESH, MESH_HTTP, MESH_LIBSQL_CLIENT, MESH_REPLICA, HomeCase
+from tools.seeds import seed_of_run
 
 SOAK: Final = os.environ.get("VOX_SOAK") == "1"
 
@@ -22,13 +25,41 @@ def in_soak(*cases: T) -> tuple[T, ...]:
     return cases if SOAK else ()
 
 
+def a_third(cases: Sequence[T]) -> tuple[T, ...]:
+    """A third of many like cases, drawn by the seed of the run, and at full length all of them."""
+    return tuple(cases if SOAK else cases[seed_of_run() % 3 :: 3])
+
+
 def cases_in_soak(*cases: Any) -> tuple[Any, ...]:
     """The same where nothing else of a test is longer, and for fixtures: the case makes it one of `soak`."""
     return tuple(pytest.param(case, marks=pytest.mark.soak) for case in cases) if SOAK else ()
 
 
-EVERY_HOME: Final = (MEMORY, FILE, MESH_REPLICA, *cases_in_soak(MESH, MESH_HTTP, MESH_LIBSQL_CLIENT))
-"""For what stands on the store: that all ways to a server do alike is what the store's own tests show."""
+def in_turn(*homes: HomeCase) -> tuple[Any, ...]:
+    """These homes in turn: each test runs on one of them, by its name, and at full length on all of them.
+
+    For what stands on the store: that all homes do alike is what the store's own tests show. A test that says
+    something only on some of them is marked `every_home`.
+    """
+    return tuple(
+        pytest.param(home, marks=pytest.mark.home(str(home), index, len(homes)))
+        for index, home in enumerate(homes)
+    )
+
+
+def has_its_turn(item: pytest.Item) -> bool:
+    """Return whether a test is to run on the home that it is given."""
+    marks = [] if SOAK or item.get_closest_marker("every_home") else [*item.iter_markers("home")]
+    return all(
+        crc32(item.nodeid.replace(home, "").encode()) % count == index
+        for home, index, count in (mark.args for mark in marks)
+    )
+
+
+LOCAL_AND_REPLICA: Final = in_turn(MEMORY, FILE, MESH_REPLICA)
+EVERY_HOME: Final = (*LOCAL_AND_REPLICA, *cases_in_soak(MESH, MESH_HTTP, MESH_LIBSQL_CLIENT))
+SHARED_HOMES: Final = in_turn(FILE, MESH_REPLICA)
+"""The homes that several processes share; the ways to a server make no difference to who may what."""
 
 SCRIPTS_PER_PROCESS: Final = 500 if SOAK else 60
 SLOW_SCRIPTS_PER_PROCESS: Final = 100 if SOAK else 15

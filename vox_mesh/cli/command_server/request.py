@@ -37,6 +37,7 @@ _NAMES: Final = frozenset(
     (
         *("COLUMNS", "CREDENTIALS_DIRECTORY", "HOME", "LANG", "LANGUAGE", "LINES", "NO_COLOR", "TERM"),
         *("TRACEPARENT", "TZ"),
+        *("CLAUDECODE", "CODEX_THREAD_ID", "CURSOR_AGENT", "GEMINI_CLI", "OPENCODE"),  # marks of hosts
     )
 )
 

@@ -13,6 +13,7 @@ import click
 
 from vox_mesh.cli.database.db_lost import lost
 from vox_mesh.cli.database.db_migrate import migrate
+from vox_mesh.cli.database.db_retention import prune, retention, stats
 from vox_mesh.cli.support.mesh_report import mesh_report
 from vox_mesh.cli.support.output import CommandGroup, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import engine_session, start, start_shared
@@ -124,6 +125,9 @@ def db() -> None:
 
 db.add_command(migrate)
 db.add_command(lost)
+db.add_command(retention)
+db.add_command(prune)
+db.add_command(stats)
 
 
 @db.command()

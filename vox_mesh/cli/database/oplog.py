@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -12,6 +13,7 @@ import click
 
 from vox_mesh.cli.jobs.job_output import short_id
 from vox_mesh.cli.support.exit_codes import ExitCode
+from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
@@ -23,15 +25,21 @@ from vox_mesh.cli.support.output import (
     show_several,
     table,
 )
-from vox_mesh.cli.support.session import run_command
+from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly
 from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.jobs.job_trace import MAX_JOBS, JobTrace
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
+from vox_mesh.oplog.archive.log_archive import LogArchive
+from vox_mesh.oplog.archive.segment_ops import SegmentOps
+from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
+from vox_mesh.runtime.archive_target import archive_target
+from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.views.job_trace import TraceView, find_trace
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 from vox_mesh.views.rhythm import announced_stamp
@@ -232,16 +240,26 @@ def _in_words(record: Record) -> Record:
     "--owner-key", metavar="ed25519:HEX", help="Public key of the owner.", show_default="VOX_MESH_OWNER_KEY"
 )
 @click.option("--since", type=_FILE, help="Earlier export: the log must continue it.")
+@click.option("--archive", is_flag=True, help="Read the files of the archive too.")
+@click.option("--incremental", is_flag=True, help="Go on from the last verified seals.")
 @json_option
 def verify(
-    node: str | None, file: Path | None, owner_key: str | None, since: Path | None, as_json: bool
+    node: str | None,
+    file: Path | None,
+    owner_key: str | None,
+    since: Path | None,
+    archive: bool,
+    incremental: bool,
+    as_json: bool,
 ) -> int:
     """Verify every hash, number, link and signature.
 
     Names the first broken entry of each chain, and completions of jobs that a route did not allow. Compares
     the log with what the nodes of this home remember: it may have been rolled back, wiped or replaced. Ends
     with 0 if the log is intact, with 1 if not. --from-file needs no database, no settings and no keys but
-    those in the file: pass the owner's key, as you know it, with --owner-key.
+    those in the file: pass the owner's key, as you know it, with --owner-key. --archive reads archived
+    entries from their files, which must be the recorded ones, and compares them with the database.
+    --incremental reads the entries since the last intact verification of this home, and all without one.
 
     \b
     Example:
@@ -250,10 +268,19 @@ def verify(
     if owner_key is not None and not is_public_key(owner_key):
         message = f"must be ed25519: and 64 hex digits, got {owner_key!r}"
         raise click.BadParameter(message, param_hint="--owner-key")
+    if archive and file is not None:
+        raise click.UsageError("--archive and --from-file can't be used together")
+    if incremental and (archive or node is not None or file is not None):
+        raise click.UsageError("--incremental can't be used with --archive, --node or --from-file")
     earlier = None if since is None else _earlier(since)
     if file is None:
-        result = run_command("oplog verify", lambda mesh: _verify(mesh, node, owner_key, earlier))
-        chains, known_key = result
+        settings = start_quickly("oplog verify")
+        target = archive_target(settings) if archive else None
+        known = CheckpointFile(settings)
+        work = run_on_mesh(
+            settings, lambda mesh: _verify(mesh, node, owner_key, earlier, target, known, incremental)
+        )
+        chains, known_key = asyncio.run(work)
     else:
         heads = () if earlier is None else earlier.ends
         header, chains, _, keys = verify_export(file, node, owner_key=owner_key, heads=heads)
@@ -281,13 +308,21 @@ def _earlier(since: Path) -> ExportVerification:
 
 
 async def _verify(
-    mesh: Mesh, node: str | None, owner_key: str | None, earlier: ExportVerification | None
+    mesh: Mesh,
+    node: str | None,
+    owner_key: str | None,
+    earlier: ExportVerification | None,
+    archive: ArchiveTarget | None,
+    known: CheckpointFile,
+    incremental: bool,
 ) -> tuple[list[ChainReport], str | None]:
     if owner_key is not None:
         mesh.ownership.pin(owner_key)
     if earlier is not None and earlier.header[:2] != mesh.store.mesh_id:
         raise BadValue("the earlier export is of another mesh", hint="pass an export of this one")
-    chains = await mesh.oplog.verify(node, () if earlier is None else earlier.ends)
+    begun = await known.load() if incremental else None
+    chains = await mesh.oplog.verify(node, () if earlier is None else earlier.ends, archive, begun)
+    await known.keep(mesh.oplog.checkpoint)
     owners = await mesh.ownership.succession()
     if owners is None:
         return chains, None
@@ -338,6 +373,54 @@ async def _export(mesh: Mesh, file: Path) -> Record:
     scope_id, repository_id, _ = mesh.store.writer_id
     done = await export_log(mesh.oplog, scope_id, repository_id, file, await announced_stamp(mesh))
     return {"file": str(done.path), "entries": done.entries, "chains": done.chains, "bytes": done.bytes}
+
+
+@oplog.command()
+@click.option(
+    "--older-than",
+    type=seconds,
+    metavar="DURATION",
+    show_default="VOX_ARCHIVE_AFTER",
+    help="Age from which on entries are archived.",
+)
+@click.option("--list", "only_list", is_flag=True, help="List the segments that the log records.")
+@json_option
+def archive(older_than: float | None, only_list: bool, as_json: bool) -> None:
+    """Copy old entries to the archive, as signed files.
+
+    Each file has a segment of the log: all entries after one commit and up to another. The log records its
+    digest, so `vox-mesh oplog verify --archive` notices a file that was changed, replaced or lost. The
+    entries stay in the database.
+
+    \b
+    Example:
+      vox-mesh oplog archive --list
+    """
+    settings = start_quickly("oplog archive")
+    age_s = settings.archive_after if older_than is None else older_than
+
+    async def run(mesh: Mesh) -> list[Record]:
+        if only_list:
+            found = await SegmentOps(mesh.store, mesh.trusted_keys).read()
+            return [_segment(each.segment) for each in found.recorded]
+        begun = await CheckpointFile(settings).load()
+        parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
+        to_archive = LogArchive(*parts, lambda: mesh.oplog.verify(since=begun), archive_target(settings))
+        done = await to_archive.run_once(round(age_s * 1_000))
+        return [_segment(each) for each in done]
+
+    show_several(asyncio.run(run_on_mesh(settings, run)), as_json=as_json)
+
+
+def _segment(segment: Segment) -> Record:
+    return {
+        "number": segment.number,
+        "entries": segment.entries,
+        "last_id": segment.last_id,
+        "bytes": segment.bytes,
+        "file": segment.file_name,
+        "sha256": segment.sha256,
+    }
 
 
 @oplog.command()

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from vox_mesh.cli.doctor import database_checks, local_checks, mesh_checks
+from vox_mesh.cli.doctor import database_checks, host_checks, local_checks, mesh_checks
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, CheckState, DoctorCheck, run_checks
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import json_option, show_lines, show_several, table
@@ -20,7 +20,7 @@ from vox_mesh.views.jobs import jobs_held_back
 from vox_mesh.views.overview import overview
 from vox_mesh.views.rhythm import agreement_of
 
-_LOCAL_CHECKS: Final[tuple[DoctorCheck, ...]] = local_checks.CHECKS
+_LOCAL_CHECKS: Final[tuple[DoctorCheck, ...]] = (*local_checks.CHECKS, *host_checks.CHECKS)
 _DATABASE_CHECKS: Final[tuple[DoctorCheck, ...]] = database_checks.CHECKS
 _MESH_CHECKS: Final[tuple[DoctorCheck, ...]] = mesh_checks.CHECKS
 _MAX_HELD_BACK: Final = 100

@@ -188,8 +188,8 @@ async def server_key(context: CheckContext) -> CheckResult | None:
 
 
 async def exec_isolation(context: CheckContext) -> CheckResult | None:
-    """Check that commands of jobs can't read the key and the tokens of the node that runs them."""
-    if not context.settings.worker_exec:
+    """Check that commands and agents of jobs can't read the key and the tokens of the node that runs them."""
+    if not context.settings.worker_exec and context.settings.worker_agents is None:
         return None
     isolation = exec_policy_of(context.settings).isolation
     if isolation.is_isolated:

@@ -10,12 +10,12 @@ import httpx
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
 from vox_mesh.errors import NotStrict
-from vox_mesh.http.local_socket import FILE as SOCKET
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.jobs.records import JobState, matches
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.home_token import find_token
 from vox_mesh.nodes.identity import machine_id
+from vox_mesh.nodes.node_sockets import FILE as SOCKET
 from vox_mesh.settings import Settings
 from vox_mesh.store.slots import slot_folder
 from vox_mesh.views.nodes import NodeView

@@ -49,6 +49,7 @@ from vox_mesh.jobs.batches import find_existing, find_named, list_pages
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.spooled import spooled_in
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.jobs.job_filter import JobFilter
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
@@ -83,6 +84,7 @@ for _command in (
 
 def _scheduling_options(function: Function) -> Function:
     for option in (
+        click.option("--agent", help="Agent that schedules it.", show_default="VOX_AGENT_ID, or the node"),
         click.option("--ulid", help="ULID of the job, chosen by you."),
         click.option(
             "--lease",
@@ -173,6 +175,7 @@ def schedule(
     new: bool,
     defer: bool,
     waits: bool,
+    agent: str | None,
     verbose: bool,
     as_json: bool,
     **options: Any,
@@ -210,6 +213,7 @@ def schedule(
             lambda mesh: _schedule(
                 mesh, manifests, awaited if waits else None, announce, new=is_new, defer=defer
             ),
+            agent,
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*_going_on(awaited)) from None
@@ -372,7 +376,7 @@ def list_(
     states = [None if state is None else JobState(state)]
 
     async def read(mesh: Mesh) -> list[Job]:
-        pages = list_pages(mesh.jobs, states, kind=kind, claimer=node, limit=limit)
+        pages = list_pages(mesh.jobs, states, JobFilter(kind, node), limit=limit)
         return [each async for page in pages for each in page]
 
     show_jobs(run_command("job list", read), as_json=as_json)

@@ -16,6 +16,7 @@ from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, RETRIED, JobSelection, find_existing
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.mesh import Mesh
+from vox_mesh.model.jobs.job_filter import JobFilter
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
 
@@ -28,7 +29,7 @@ def _selection(
     if bool(references) == has_filter:
         context = click.get_current_context()
         raise click.UsageError("pass either JOB or a filter: --state, --kind", context)
-    return JobSelection(references, default if state is None else [JobState(state)], kind)
+    return JobSelection(references, default if state is None else [JobState(state)], JobFilter(kind))
 
 
 def _selection_options(states: Iterable[JobState]) -> Callable[[Function], Function]:

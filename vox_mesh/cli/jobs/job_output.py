@@ -14,7 +14,7 @@ from vox_mesh.model.base.durations import rough_duration
 from vox_mesh.model.base.json_text import UNREADABLE, shown
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import EXEC, Job
-from vox_mesh.views.job_graph import OP, Graph, Vertex
+from vox_mesh.views.graphs.job_graph import OP, Graph, Vertex
 from vox_mesh.views.jobs import JobView, ScheduledView, SpooledJobView, WholeJobView
 
 _SHORT_ID: Final = 12

@@ -32,8 +32,9 @@ from vox_mesh.jobs.progress import Piece
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.jobs.bundle import check_bundle
+from vox_mesh.model.jobs.job_filter import JobFilter
 from vox_mesh.model.jobs.records import Job, JobState
-from vox_mesh.views.job_graph import MAX_JOBS, Graph, GraphView, graph_around, graph_of_open
+from vox_mesh.views.graphs.job_graph import MAX_JOBS, Graph, GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import PieceView, bundle_proof, ready_jobs, rebuild_roster, verify_proof
 
 _PAGE_SIZE: Final = 100
@@ -157,7 +158,7 @@ def dead(kind: str | None, limit: int, as_json: bool) -> None:
     """
 
     async def read(mesh: Mesh) -> list[Job]:
-        pages = list_pages(mesh.jobs, [JobState.FAILED], kind=kind, limit=limit)
+        pages = list_pages(mesh.jobs, [JobState.FAILED], JobFilter(kind), limit=limit)
         return [job async for page in pages for job in page]
 
     show_jobs(run_command("job dead", read), as_json=as_json)

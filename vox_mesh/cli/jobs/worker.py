@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import click
@@ -16,8 +17,9 @@ from vox_mesh.jobs.exec.allow_list import AllowEntry
 from vox_mesh.jobs.worker.capacity import MAX_CONCURRENCY
 from vox_mesh.jobs.worker.handlers import load_handlers
 from vox_mesh.mesh import Mesh
-from vox_mesh.model.jobs.records import EXEC, checked_tags
+from vox_mesh.model.jobs.records import EXEC, checked_tags, matches
 from vox_mesh.runtime import loop
+from vox_mesh.runtime.agents import agent_kinds
 from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.views.jobs import WorkerView, find_worker, workers
 
@@ -55,6 +57,13 @@ def _programs(context: click.Context, option: click.Parameter, given: tuple[str,
     help="Command that may run: a program, and patterns of its arguments; repeatable.",
 )
 @click.option(
+    "--agents",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File of coding agents to run.",
+    show_default="VOX_WORKER_AGENTS",
+)
+@click.option(
     "--concurrency",
     type=click.IntRange(1, MAX_CONCURRENCY),
     metavar="N",
@@ -69,6 +78,7 @@ def run(
     tags: tuple[str, ...],
     runs_commands: bool,
     programs: str | None,
+    agents: Path | None,
     concurrency: int | None,
     grace: float,
     until_idle: bool,
@@ -90,12 +100,19 @@ def run(
     if not may_exec and (programs is not None or EXEC in kinds):
         raise click.UsageError("commands need --exec, and --kinds exec if --kinds is given")
     handlers = load_handlers(names)
-    if kinds:
-        handlers.only(each for each in kinds if each != EXEC)  # report a wrong kind before anything starts
-    if not handlers.patterns and not may_exec:
-        raise click.UsageError("nothing to work on: pass --handlers, --exec or both")
-    chosen = {"worker_exec": may_exec, "worker_exec_allow": programs or settings.worker_exec_allow}
+    chosen = {
+        "worker_exec": may_exec,
+        "worker_exec_allow": programs or settings.worker_exec_allow,
+        "worker_agents": agents or settings.worker_agents,
+    }
     settings = settings.model_copy(update=chosen)
+    of_agents = agent_kinds(settings)
+    if kinds:  # report a wrong kind before anything starts
+        handlers.only(
+            each for each in kinds if each != EXEC and not any(matches(each, kind) for kind in of_agents)
+        )
+    if not handlers.patterns and not may_exec and not of_agents:
+        raise click.UsageError("nothing to work on: pass --handlers, --exec or --agents")
     check_exec_settings(settings)
     work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds, tuple(checked_tags(tags)))
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from vox_mesh.cli.locks.git import NAME, WorkTree, install_hook, uninstall_hook
+from vox_mesh.cli.locks.git import HOOKS, NAME, WorkTree, install_hook, uninstall_hook
 from vox_mesh.cli.support.exit_codes import NOT_LET_IN, ExitCode, exit_code_of
-from vox_mesh.cli.support.options import acting_agent
+from vox_mesh.cli.support.options import acting_agent, agent_of_session
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _VARIABLE: Final = "VOX_GUARD"
 _SHOWN: Final = 20
 _NAMED: Final = 5
+_MAX_PUSHED: Final = 1 << 20
 
 
 class Findings(NamedTuple):
@@ -44,6 +45,8 @@ class Findings(NamedTuple):
     agent: str = ""
     obstacles: Sequence[Obstacle] = ()
     unlocked: Sequence[str] = ()
+    is_named: bool = True
+    """Whether the agent was given, by its name or its host."""
 
 
 class Mode(StrEnum):
@@ -66,10 +69,21 @@ def guard() -> None:
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--staged", is_flag=True, help="Also check all paths that a commit would change now.")
 @click.option(
+    "--pushed", is_flag=True, help="Also check all paths that a push changes, as git tells its hook."
+)
+@click.option(
+    "--between",
+    nargs=2,
+    metavar="OLD NEW",
+    help="Also check all paths that differ between two commits.",
+)
+@click.option(
     "--require-lock", is_flag=True, help="Also require an exclusive lock of the agent on each path."
 )
 @click.option(
-    "--agent", help="Agent whose own locks are ignored.", show_default="VOX_AGENT_ID, or the node's id"
+    "--agent",
+    help="Agent whose own locks are ignored.",
+    show_default="VOX_AGENT_ID, that of the host's setup, or the node's id",
 )
 @click.option(
     "--settings-in",
@@ -81,6 +95,8 @@ def guard() -> None:
 def check(
     paths: tuple[str, ...],
     staged: bool,
+    pushed: bool,
+    between: tuple[str, str] | None,
     require_lock: bool,
     agent: str | None,
     settings_in: Path | None,
@@ -91,7 +107,7 @@ def check(
     Exclusive and shared locks count, on the path or on a pattern that matches it. Ends with 0 if no path is
     held, 1 if one is, 3 if the mesh is unreachable. A PATH is in the git repository of the current folder; a
     folder stands for everything in it. --staged compares the index with the last commit, not the working
-    directory; both names of a renamed file count.
+    directory; both names of a renamed file count. --pushed reads the lines that git gives a pre-push hook.
 
     An agent's own locks never count, whichever node acquired them. The answer holds for this moment only: a
     path may be locked right after it.
@@ -106,17 +122,21 @@ def check(
     Example:
       vox-mesh guard check --agent planner src/lib.rs
     """
-    if not paths and not staged:
-        raise click.UsageError("pass PATH or --staged")
+    if not paths and not staged and not pushed and between is None:
+        raise click.UsageError("pass PATH, --staged, --pushed or --between")
     mode = _mode()
     if mode is Mode.OFF:
         return _skip_check("VOX_GUARD=off", as_json)
     tree = WorkTree.here()
     checked = [*map(tree.path_of, paths), *(tree.staged() if staged else ())]
+    checked += tree.pushed(sys.stdin.read(_MAX_PUSHED).splitlines()) if pushed else []
+    checked += tree.between(*between) if between is not None else []
     found = Findings()
     if checked:
         _change_folder(settings_in)
         settings = start_quickly("guard check", through_node=True)
+        # The own locks of a coding agent must not reject its commits.
+        agent = agent or settings.agent_id or agent_of_session(tree.root)
         own = acting_agent(agent, settings, "--agent") if require_lock else agent
         try:
             found = asyncio.run(_find(settings, checked, own, require_lock=require_lock))
@@ -163,7 +183,8 @@ async def _find(
         own = agent or settings.agent_id or (mesh.identity.node_id if isinstance(mesh, Mesh) else mesh.agent)
         holders = await mesh.locks.holders()
         missing = unlocked(paths, holders, own) if require_lock else []
-        return Findings(own, obstacles(paths, holders, own), missing)
+        is_named = agent is not None or settings.agent_id is not None
+        return Findings(own, obstacles(paths, holders, own), missing, is_named)
 
     return await run_as_agent(settings, agent, find)
 
@@ -178,7 +199,7 @@ def _report(found: Findings, as_json: bool) -> ExitCode:
         records = [*map(_record, found.obstacles), *map(_unlocked_record, found.unlocked)]
         show_several(records, as_json=True)
     if found.obstacles:
-        _report_obstacles(found.obstacles, as_json)
+        _report_obstacles(found.obstacles, as_json, is_named=found.is_named)
     elif found.unlocked:
         _report_unlocked(found.unlocked, found.agent)
     return ExitCode.NO if found.obstacles or found.unlocked else ExitCode.DONE
@@ -194,7 +215,7 @@ def _report_unlocked(paths: Sequence[str], agent: str) -> None:
     )
 
 
-def _report_obstacles(found: Sequence[Obstacle], as_json: bool) -> None:
+def _report_obstacles(found: Sequence[Obstacle], as_json: bool, *, is_named: bool) -> None:
     if not as_json:
         show_several([_line(obstacle) for obstacle in found[:_SHOWN]], as_json=False)
     count = len({obstacle.path for obstacle in found})
@@ -203,6 +224,7 @@ def _report_obstacles(found: Sequence[Obstacle], as_json: bool) -> None:
         held += f" (first {_SHOWN} locks shown, --json lists all {len(found)})"
     _print_error(
         f"{held}; unstage them, wait for their release (see `vox-mesh lock list`) or ask their holders"
+        f"{'' if is_named else '; if you hold them, set VOX_AGENT_ID to your name'}"
         f"{_bypass('VOX_GUARD=off skips the check')}"
     )
 
@@ -294,12 +316,12 @@ def install(force: bool, require_lock: bool, as_json: bool) -> None:
 def uninstall(as_json: bool) -> None:
     """Remove the hook and restore the previous one.
 
-    Other hooks are left unchanged.
+    The hooks of `hooks install git` are removed, too. Other hooks are left unchanged.
 
     \b
     Example:
       vox-mesh guard uninstall
     """
     hooks = WorkTree.here().hooks
-    was_installed = uninstall_hook(hooks)
-    show_one({"hook": _unicode(hooks / NAME), "was_installed": was_installed}, as_json=as_json)
+    removed = [name for name in HOOKS if uninstall_hook(hooks, name=name)]
+    show_one({"hook": _unicode(hooks / NAME), "was_installed": bool(removed)}, as_json=as_json)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vox_mesh.cli.locks.key_spelling import TASK, is_path_like, prefix_of
 from vox_mesh.errors import BadValue
+from vox_mesh.locks.file_paths import path_in, work_tree_above
+from vox_mesh.model.locks.key_spelling import TASK, is_path_like, prefix_of
 from vox_mesh.model.locks.patterns import FILE
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _key_of_bare_path(text: str, settings: Settings) -> str:
             f"key must begin with {FILE} or {TASK}, got {text!r}, and there is no such file here",
             hint=f"write {FILE + text!r} for a path, or {TASK + text!r}",
         )
-    return FILE + (path_in(root_of(settings), text).removeprefix(_ROOT_FOLDER) or _EVERYTHING)
+    return FILE + (path_in(root_of(settings), text, Path.cwd()).removeprefix(_ROOT_FOLDER) or _EVERYTHING)
 
 
 def _is_folder(path: str, settings: Settings) -> bool:
@@ -68,7 +69,7 @@ def _refuse_if_elsewhere(key: str, settings: Settings) -> None:
     if path and is_elsewhere:
         raise BadValue(
             f"path of a key must be relative to {root}, got {key!r}",
-            hint=f"write {FILE + path_in(root, path)!r}",
+            hint=f"write {FILE + path_in(root, path, Path.cwd())!r}",
         )
 
 
@@ -79,23 +80,7 @@ def root_of(settings: Settings) -> Path:
     folder, or else the current folder.
     """
     here = Path.cwd()
-    for folder in (here, *here.parents):
-        if os.path.lexists(folder / ".git"):
-            return folder
+    if (root := work_tree_above(here)) is not None:
+        return root
     of_mesh = (here / settings.home_dir).parent
     return of_mesh if here.is_relative_to(of_mesh) else here
-
-
-def path_in(root: Path, given: str) -> str:
-    """Return a path of the current folder relative to the root; that of a folder ends with `/`.
-
-    Symbolic links are resolved except for the last name: git treats a link as a file.
-    """
-    path, root = Path.cwd() / given, root.resolve()
-    path = path.resolve() if path.name in ("", "..") else path.parent.resolve() / path.name
-    if not given or not path.is_relative_to(root):
-        raise BadValue(f"path must be in the repository at {root}, got {given!r}", hint="pass a path in it")
-    # Decoded as lock keys are, in any locale: holder and committer may use different ones.
-    inside = os.fsencode(path.relative_to(root)).decode(errors="surrogateescape")
-    is_folder = given.endswith("/") or (path.is_dir() and not path.is_symlink())
-    return f"{inside}/" if is_folder else inside

@@ -17,7 +17,7 @@ from vox_mesh.model.nodes.agent_state import AgentState
 from vox_mesh.nodes.agent_keys import agent_key, agent_key_file
 from vox_mesh.nodes.agents import MAX_AGENTS, Agent
 from vox_mesh.oplog.grants.agent_tokens import DEFAULT_LASTS
-from vox_mesh.views.agents import AgentKeyView, AgentTokenView, ListedAgentView, some_of, with_grants
+from vox_mesh.views.agents.agents import AgentKeyView, AgentTokenView, ListedAgentView, some_of, with_grants
 from vox_mesh.views.locks import HeartbeatView
 
 _ORDER: Final = [state.value for state in AgentState]
@@ -105,7 +105,7 @@ def show(agent: str, as_json: bool) -> None:
       vox-mesh agents show coder
     """
     # imported late: only this command shows what an agent has spent
-    from vox_mesh.views.agent_page import page_of
+    from vox_mesh.views.agents.agent_page import page_of
 
     view = run_command("agents show", lambda mesh: page_of(mesh, agent))
     show_one(asdict(view) if as_json else {**asdict(view), **view.texts}, as_json=as_json)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Final
 
@@ -13,15 +11,11 @@ from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import CommandGroup, fields, json_option, show_lines, show_one, show_several
 from vox_mesh.cli.support.session import (
-    AgentCommand,
     AgentMesh,
     run_agent_command,
-    run_as_agent,
-    start_quickly,
 )
 from vox_mesh.model.grants.approval import Approval, ApprovalState
-from vox_mesh.store.acting import acting_as
-from vox_mesh.views.approvals import ApprovalView
+from vox_mesh.views.grants.approvals import ApprovalView
 
 _ID = click.argument("approval_id", metavar="ID")
 _AGENT = click.option("--agent", help="Agent that decides.", show_default="VOX_AGENT_ID, or the node")
@@ -84,7 +78,9 @@ def approve(approval_id: str, reason: str, agent: str | None, as_json: bool) -> 
     Example:
       vox-mesh approvals approve 01J9ZD5V4T7K2M3N4P5Q6R7S8T --reason "the lock is stale"
     """
-    found = _decide("approvals approve", agent, lambda mesh: mesh.approvals.approve(approval_id, reason))
+    found = run_agent_command(
+        "approvals approve", lambda mesh: mesh.approvals.approve(approval_id, reason), agent
+    )
     _show(found, as_json=as_json)
     if found.state not in _DONE:
         raise SystemExit(ExitCode.NO)
@@ -102,7 +98,7 @@ def deny(approval_id: str, reason: str, agent: str | None, as_json: bool) -> Non
     Example:
       vox-mesh approvals deny 01J9ZD5V4T7K2M3N4P5Q6R7S8T --reason "ask the holder first"
     """
-    found = _decide("approvals deny", agent, lambda mesh: mesh.approvals.deny(approval_id, reason))
+    found = run_agent_command("approvals deny", lambda mesh: mesh.approvals.deny(approval_id, reason), agent)
     _show(found, as_json=as_json)
 
 
@@ -133,12 +129,6 @@ def wait(approval_id: str, timeout: float | None, as_json: bool) -> None:
         raise SystemExit(ExitCode.APPROVAL_PENDING)
     if found.state is not ApprovalState.APPLIED:
         raise SystemExit(ExitCode.NO)
-
-
-def _decide(command: str, agent: str | None, work: AgentCommand[Approval]) -> Approval:
-    settings = start_quickly(command, through_node=True)
-    with nullcontext() if agent is None else acting_as(agent):
-        return asyncio.run(run_as_agent(settings, agent, work))
 
 
 def _show(approval: Approval, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, sho
 from vox_mesh.cli.support.session import run_command, start_quickly
 from vox_mesh.mesh import Mesh
 from vox_mesh.nodes.agent_keys import agent_key
-from vox_mesh.views.grants import GrantChangeView, GrantCheckView, GrantView, grants_of
+from vox_mesh.views.grants.grants import GrantChangeView, GrantCheckView, GrantView, grants_of
 
 _CAPABILITIES = click.argument("capabilities", nargs=-1, required=True)
 _LASTS = click.option("--lasts", metavar="DURATION", help="Validity, such as 8h.", show_default="no end")
@@ -38,8 +38,8 @@ def grant() -> None:
 
     Actions: mesh.read, lock.acquire, lock.break, message.send, message.receive, job.schedule, job.take,
     job.abort, job.answer, job.exec, cron.add, cron.remove, rule.add, rule.remove, kind.set, conflict.resolve,
-    budget.set, tempo.set, node.drain, op.append, roles.designate, roles.route, roles.rekey; with a prefix
-    such as job.*, or * for all.
+    budget.set, retention.set, tempo.set, node.drain, op.append, roles.designate, roles.route, roles.rekey;
+    with a prefix such as job.*, or * for all.
     """
 
 

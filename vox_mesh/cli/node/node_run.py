@@ -25,6 +25,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.node import MeshNode
 from vox_mesh.runtime import loop
+from vox_mesh.runtime.agents import agent_kinds
 from vox_mesh.runtime.exec_policy import check_exec_settings
 from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
 from vox_mesh.settings.discovery import no_mesh
@@ -266,8 +267,8 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     """Run a node of the mesh until SIGINT or SIGTERM.
 
     A node sends heartbeats, expires leases, delivers messages and serves HTTP. It claims jobs if it has
-    handlers, or with --worker-exec. A part that crashes is restarted. On a signal it releases its jobs and
-    locks, leaves the mesh and exits with 0 within 10 s; a second signal ends it at once.
+    handlers, or with --worker-exec or --worker-agents. A part that crashes is restarted. On a signal it
+    releases its jobs and locks, leaves the mesh and exits with 0 within 10 s; a second one ends it at once.
 
     Every setting is also an option, which overrides its variable; secrets are variables only.
 
@@ -293,6 +294,6 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
 
 def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:
     check_exec_settings(settings)
-    if not handlers.patterns and not settings.worker_exec:
+    if not handlers.patterns and not settings.worker_exec and not agent_kinds(settings):
         return None
     return Work(handlers, settings.worker_concurrency, grace_s)

@@ -13,7 +13,7 @@ from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import seconds
 from vox_mesh.cli.support.output import json_option, show_lines, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start_shared
-from vox_mesh.top.headline import plain_lines
+from vox_mesh.cli.top.headline import plain_lines
 from vox_mesh.views.overview import overview
 
 _STANDARD: Final = (0, 1, 2)
@@ -48,7 +48,7 @@ def top(once: bool, interval: float | None, as_json: bool) -> int:
         else:
             show_lines(plain_lines(seen))
         return ExitCode.DONE
-    from vox_mesh.top.running import full_screen  # the drawing code is slow to import
+    from vox_mesh.cli.top.running import full_screen  # the drawing code is slow to import
 
     return asyncio.run(full_screen(settings, interval))
 

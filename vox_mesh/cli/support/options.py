@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -46,11 +48,28 @@ def seconds(text: str) -> float:
 
 
 def acting_agent(name: str | None, settings: Settings, option: str) -> str:
-    """Return the given agent, by default VOX_AGENT_ID. Raises `BadSettings` if there is none."""
-    agent = name or settings.agent_id
+    """Return the given agent, by default VOX_AGENT_ID, or else that of the coding agent that runs this.
+
+    Raises `BadSettings` if there is none.
+    """
+    agent = name or settings.agent_id or _agent_here(settings)
     if not agent:
         raise BadSettings("no agent given", hint=f"pass {option} NAME or set VOX_AGENT_ID")
     return agent
+
+
+def _agent_here(settings: Settings) -> str | None:
+    from vox_mesh.cli.locks.paths import root_of  # imported late: most commands name the agent
+
+    return agent_of_session(root_of(settings))
+
+
+def agent_of_session(project: Path) -> str | None:
+    """Return the agent of the coding agent that runs this command in its shell, or `None`."""
+    # imported late: it parses files of hosts, and most commands name the agent
+    from vox_mesh.hosts.setup.session_agent import session_agent
+
+    return session_agent(os.environ, project)
 
 
 def ttl_option(default: str) -> Callable[[Function], Function]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.settings.fields import UNIX
 from vox_mesh.settings.quick import quick_settings
+from vox_mesh.store.acting import acting_as
 
 if TYPE_CHECKING:
     from vox_mesh.client import AgentClient
@@ -115,9 +116,14 @@ async def engine_session(settings: Settings, *, beside_others: bool = False) -> 
         await engine.close()
 
 
-def run_agent_command(command: str, work: AgentCommand[Result]) -> Result:
-    """Run the work of a command on the shared mesh, or through the node in VOX_MESH_NODE."""
-    return asyncio.run(run_as_agent(start_quickly(command, through_node=True), None, work))
+def run_agent_command(command: str, work: AgentCommand[Result], agent: str | None = None) -> Result:
+    """Run the work of a command on the shared mesh, or through the node in VOX_MESH_NODE.
+
+    `agent` acts; without it, VOX_AGENT_ID or the node.
+    """
+    settings = start_quickly(command, through_node=True)
+    with nullcontext() if agent is None else acting_as(agent):
+        return asyncio.run(run_as_agent(settings, agent, work))
 
 
 def run_command(command: str, work: Work[Result]) -> Result:

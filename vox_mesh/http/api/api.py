@@ -5,70 +5,81 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from functools import partial
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import orjson
 from aiohttp import web
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from vox_mesh.errors import ApprovalPending, MeshError
-from vox_mesh.http.access import Access, Credential, Scope
-from vox_mesh.http.admission import Admission, Load
+from vox_mesh.errors import MeshError
+from vox_mesh.http.access import Credential, Scope
+from vox_mesh.http.admission import Load
 from vox_mesh.http.api.agents.agents import AGENTS
+from vox_mesh.http.api.agents.hook_events import HOOK_EVENTS
 from vox_mesh.http.api.agents.hooks import HOOKS
-from vox_mesh.http.api.artifacts import ARTIFACTS
+from vox_mesh.http.api.agents.mcp_tasks import TASKS
+from vox_mesh.http.api.agents.me import ME
 from vox_mesh.http.api.conflicts import CONFLICTS
-from vox_mesh.http.api.database import DATABASE
-from vox_mesh.http.api.encoding import encoded, encoded_at_once
+from vox_mesh.http.api.encoding import Redact, encoded, encoded_at_once
 from vox_mesh.http.api.grants.approvals import APPROVALS
 from vox_mesh.http.api.grants.grants import GRANTS
-from vox_mesh.http.api.help import HELP
-from vox_mesh.http.api.job_actions import ACTIONS
-from vox_mesh.http.api.jobs import JOBS
+from vox_mesh.http.api.jobs.artifacts import ARTIFACTS
+from vox_mesh.http.api.jobs.graphs import GRAPHS
+from vox_mesh.http.api.jobs.job_actions import ACTIONS
+from vox_mesh.http.api.jobs.jobs import JOBS
+from vox_mesh.http.api.jobs.scheduling import CRONS, KINDS, RULES, WORKERS
+from vox_mesh.http.api.jobs.work import WORK
+from vox_mesh.http.api.jobs.workflows import WORKFLOWS
 from vox_mesh.http.api.locks import LOCKS
+from vox_mesh.http.api.mesh.attention import ATTENTION
+from vox_mesh.http.api.mesh.database import DATABASE
+from vox_mesh.http.api.mesh.find import FIND
+from vox_mesh.http.api.mesh.health import HEALTH
 from vox_mesh.http.api.messages import MESSAGES
 from vox_mesh.http.api.nodes import NODES, OWNER_COMMANDS, ROLES
 from vox_mesh.http.api.openapi import BYTES, JSON_LINES, document_of
-from vox_mesh.http.api.operations import Content, JsonLines, Operation, RequestModel
+from vox_mesh.http.api.operations import Content, JsonLines, Operation
 from vox_mesh.http.api.oplog import OPLOG
 from vox_mesh.http.api.pages import Page
-from vox_mesh.http.api.rhythm import BUDGETS, RHYTHM
-from vox_mesh.http.api.scheduling import CRONS, KINDS, RULES, WORKERS
+from vox_mesh.http.api.performer import AGENT_HEADER, DOCUMENT, OperationRequest, Performer, bad_request
+from vox_mesh.http.api.rhythm.help import HELP
+from vox_mesh.http.api.rhythm.rhythm import BUDGETS, RHYTHM
 from vox_mesh.http.api.schemas import SCHEMAS
-from vox_mesh.http.api.work import WORK
-from vox_mesh.http.api.workflows import WORKFLOWS
 from vox_mesh.http.connections import mark_active
-from vox_mesh.http.limits import Quotas
 from vox_mesh.http.principals.digests import check_digest
-from vox_mesh.http.principals.needs import Need
-from vox_mesh.http.principals.own_names import check_headers, with_own_name
-from vox_mesh.http.problems import Handler, Problem, problem_of
-from vox_mesh.http.redaction import redacted_json
-from vox_mesh.http.requests import RequestScope, body_of, read_body
-from vox_mesh.runtime.services import MeshServices
-from vox_mesh.store.acting import acting_as, acting_as_principal
+from vox_mesh.http.principals.refusals import operation_of
+from vox_mesh.http.problems import Handler, Problem
+from vox_mesh.http.requests import body_of, read_body
 from vox_mesh.store.slices import in_slices
 
 _log = logging.getLogger(__name__)
 
 _NOUNS: Final = (
-    *(NODES, ROLES, AGENTS, HOOKS, GRANTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES, JOBS, ACTIONS),
-    *(WORK, ARTIFACTS),
-    *(WORKFLOWS, CRONS, RULES, KINDS, WORKERS, RHYTHM, HELP, BUDGETS, SCHEMAS, DATABASE),
+    *(NODES, ROLES, AGENTS, HOOKS, HOOK_EVENTS, GRANTS, APPROVALS, LOCKS, OPLOG, CONFLICTS, MESSAGES),
+    *(ME, GRAPHS, JOBS, ACTIONS, WORK, ARTIFACTS, TASKS),
+    *(
+        WORKFLOWS,
+        CRONS,
+        RULES,
+        KINDS,
+        WORKERS,
+        RHYTHM,
+        HELP,
+        BUDGETS,
+        SCHEMAS,
+        DATABASE,
+        ATTENTION,
+        HEALTH,
+        FIND,
+    ),
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(operation for noun in _NOUNS for operation in noun.all)
 """All operations, in the order of the document."""
 
-DOCUMENT: Final = "/v1/openapi.json"
-AGENT_HEADER: Final = "Vox-Agent"
-
 _JSON: Final = "application/json"
-_EXACT: Final = 2**53
 _PIECE_BYTES: Final = 64 * 2**10
 _NEVER_SHOWN: Final = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
 """The headers of content that agents have made: a browser must not run it."""
@@ -80,18 +91,8 @@ _WRITE_TIMEOUT_S: Final = 10.0
 class Api:
     """Serves the operations on a mesh."""
 
-    def __init__(
-        self,
-        mesh: MeshServices,
-        access: Access,
-        quotas: Quotas | None = None,
-        admission: Admission | None = None,
-    ) -> None:
-        self._mesh = mesh
-        self._access = access
-        self._quotas = quotas
-        self._admission = admission or Admission()
-        self._scope = RequestScope()
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
         self._document: bytes | None = None
 
     def add_to(self, app: web.Application) -> None:
@@ -108,90 +109,24 @@ class Api:
                 resource.add_route(method, handler)
             resource.add_route("*", _refuse_other_methods(by_method))
 
-    def end_waiting(self) -> None:
-        """Cancel all waiting requests."""
-        self._scope.end_waiting()
-
     def _handler(self, operation: Operation) -> Handler:
-        adapters = {name: TypeAdapter[Any](kind) for name, kind in operation.names.items()}
-
         async def handle(request: web.Request) -> web.StreamResponse:
-            credential = await self._access.identify(request, operation.scope)
-            with self._recorded(credential, request):
-                named = with_own_name(credential.agent, operation.own_path, {**request.match_info})
-                check_headers(credential, request.headers.getall(AGENT_HEADER, ()), AGENT_HEADER)
-                values = {name: _check_name(adapters[name], named[name], name) for name in adapters}
-                values |= await _parse_request(operation, request, credential)
-                if operation.need.is_signed and credential.signature is None:
-                    raise _signature_needed()
-                refusal = self._refusal_unless_own(credential, operation.need, values)
-                await self._count(credential, operation, values.get("body"))
-                async with self._admission.place(operation.load_of(values.values()), credential):
-                    if refusal is not None and not await operation.need.allows_own(
-                        self._mesh, credential.agent, values
-                    ):
-                        raise refusal
-                    with _acting(request, credential):
-                        return await self._answer(request, operation, credential, values)
+            credential = await self._performer.access.identify(request, operation.scope)
+
+            async def respond(answer: Any, redact: Redact | None) -> web.StreamResponse:
+                return await _respond_with(request, operation, answer, redact)
+
+            return await self._performer.perform(operation, credential, HttpRequest(request), respond)
 
         return handle
-
-    def _refusal_unless_own(
-        self, credential: Credential, need: Need, values: Mapping[str, Any]
-    ) -> Problem | None:
-        """Raise 403 if an agent lacks a grant; return it if none is needed for things of its own."""
-        try:
-            self._access.check_grant(credential, partial(need.check, inputs=values))
-        except Problem as refusal:
-            if need.is_own is None:
-                raise
-            return refusal
-        return None
-
-    @contextmanager
-    def _recorded(self, credential: Credential, request: web.Request) -> Iterator[None]:
-        """Record what an agent is refused."""
-        try:
-            yield
-        except (Problem, MeshError) as error:
-            problem = problem_of(error) if isinstance(error, MeshError) else error
-            if problem.status == HTTPStatus.FORBIDDEN and not isinstance(error, ApprovalPending):
-                self._access.note_refusal(credential, request, problem.code)
-            raise
-
-    async def _answer(
-        self, request: web.Request, operation: Operation, credential: Credential, values: Mapping[str, Any]
-    ) -> web.StreamResponse:
-        undo = None if operation.undo is None else partial(operation.undo, self._mesh)
-        work = operation.work(self._mesh, **values)
-        answer = await self._scope.do(request, work, operation.takes_s, waits=operation.waits, undo=undo)
-        if isinstance(answer, JsonLines | Content):
-            return await send_stream(request, answer)
-        is_redacted = credential.is_redacted or (credential.agent is not None and operation.need.is_read)
-        redact = partial(redacted_json, reader=credential.agent) if is_redacted else None
-        body = None if is_redacted else encoded_at_once(answer)
-        if body is None:
-            body = b"".join(await in_slices(encoded(answer, redact)))
-        return _respond(request, body, operation.status, _link_to_next(request, answer))
-
-    async def _count(self, credential: Credential, operation: Operation, body: Any) -> None:
-        """Count the request and its items. Raises 429 if there are too many."""
-        if self._quotas is None:
-            return
-        is_read = operation.scope is Scope.READ
-        items = body.item_count if isinstance(body, RequestModel) and not is_read else 1
-        self._quotas.take(credential.name, items, is_read=is_read)
-        if operation.opens == "jobs":
-            await self._quotas.open_items("jobs", items, self._mesh.jobs.queries.count_open)
-        elif operation.opens == "messages":
-            await self._quotas.open_items("messages", items, self._mesh.messages.queries.count_open)
 
     def _refusing(self, command: str) -> Handler:
         """Return a handler for an operation of the owner: no token allows it."""
 
         async def refuse(request: web.Request) -> web.StreamResponse:
-            credential = await self._access.identify(request, Scope.WRITE)
-            self._access.note_refusal(credential, request, "owner_only")
+            access = self._performer.access
+            credential = await access.identify(request, Scope.WRITE)
+            access.note_refusal(credential, operation_of(request), "owner_only")
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "owner_only",
@@ -202,24 +137,37 @@ class Api:
         return refuse
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
-        credential = await self._access.identify(request, Scope.READ)
-        async with self._admission.place(Load.READ, credential):
+        credential = await self._performer.access.identify(request, Scope.READ)
+        async with self._performer.admission.place(Load.READ, credential):
             if self._document is None:
                 self._document = await asyncio.to_thread(lambda: orjson.dumps(document_of(OPERATIONS)))
         return _respond(request, self._document, HTTPStatus.OK)
 
 
-def _acting(request: web.Request, credential: Credential) -> AbstractContextManager[None]:
-    """Have the log name the agent that has proved who it is, or that the owner's side says it acts for."""
-    if credential.agent is not None:
-        return acting_as_principal(credential.agent)
-    agent = request.headers.get(AGENT_HEADER)
-    return nullcontext() if agent is None else acting_as(agent)
+class HttpRequest(OperationRequest):
+    """The inputs of an HTTP request."""
 
+    def __init__(self, request: web.Request) -> None:
+        self.client: web.Request = request
 
-def _signature_needed() -> Problem:
-    detail = "agent must sign this request with its key"
-    return Problem(HTTPStatus.FORBIDDEN, "signature_needed", detail, "sign it; no bearer or token is enough")
+    @property
+    def path(self) -> Mapping[str, str]:
+        """The path parameters."""
+        return self.client.match_info
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """The agents in the header."""
+        return self.client.headers.getall(AGENT_HEADER, ())
+
+    async def read_query(self, credential: Credential) -> dict[str, Any]:
+        """Return the query parameters. Raises the problem if the digest of a signed body is wrong."""
+        await check_digest(self.client, credential.signature)
+        return _parse_query(self.client)
+
+    async def read_body(self) -> Any:
+        """Return the JSON of the body."""
+        return await read_body(await body_of(self.client))
 
 
 def _refuse_other_methods(methods: Iterable[str]) -> Handler:
@@ -231,73 +179,24 @@ def _refuse_other_methods(methods: Iterable[str]) -> Handler:
     return refuse
 
 
-async def _parse_request(
-    operation: Operation, request: web.Request, credential: Credential
-) -> dict[str, BaseModel]:
-    """Return the validated query and body, with the name of the agent that has proved who it is."""
-    inputs: dict[str, BaseModel] = {}
-    await check_digest(request, credential.signature)
-    query = with_own_name(credential.agent, operation.own_query, _parse_query(request))
-    if operation.query is not None:
-        inputs["query"] = _validate(operation.query, query, "query")
-    elif query:
-        raise _bad_request("query", f"{next(iter(query))}: no parameters allowed")
-    if operation.body is not None:
-        given = await read_body(await body_of(request))
-        document = with_own_name(credential.agent, operation.own_body, given)
-        inputs["body"] = _validate(operation.body, _convert_whole_numbers(document), "body", strict=True)
-    return inputs
-
-
 def _parse_query(request: web.Request) -> dict[str, str]:
     if not request.query_string:
         return {}
     query = dict(request.query)
     if len(query) < len(request.query):
-        raise _bad_request("query", "parameters must be unique")
+        raise bad_request("query", "parameters must be unique")
     return query
 
 
-def _convert_whole_numbers(document: Any) -> Any:
-    """Return the fields with 1.0 as 1: equal in JSON, but not to the models."""
-    if not isinstance(document, dict):
-        return document
-    return {name: int(value) if _is_whole(value) else value for name, value in document.items()}
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and abs(value) <= _EXACT and value.is_integer()
-
-
-def _validate(model: type[BaseModel], value: Any, where: str, *, strict: bool = False) -> BaseModel:
-    """Return the validated model; JSON has types, so with `strict` values are not converted."""
-    try:
-        return model.model_validate(value, strict=strict)
-    except ValidationError as error:
-        raise _bad_request(where, _first_fault(error)) from None
-
-
-def _check_name(adapter: TypeAdapter[Any], text: str, name: str) -> Any:
-    try:
-        return adapter.validate_python(text)
-    except ValidationError as error:
-        raise _bad_request("path", f"{name}: {_first_fault(error)}") from None
-
-
-def _first_fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part)[:64] for part in first["loc"])
-    fault = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {fault}" if where else fault
-
-
-def _bad_request(where: str, fault: str) -> Problem:
-    return Problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        f"bad_{where}",
-        f"in the {where}: {fault}",
-        f"see {DOCUMENT}",
-    )
+async def _respond_with(
+    request: web.Request, operation: Operation, answer: Any, redact: Redact | None
+) -> web.StreamResponse:
+    if isinstance(answer, JsonLines | Content):
+        return await send_stream(request, answer)
+    body = None if redact is not None else encoded_at_once(answer)
+    if body is None:
+        body = b"".join(await in_slices(encoded(answer, redact)))
+    return _respond(request, body, operation.status, _link_to_next(request, answer))
 
 
 def _link_to_next(request: web.Request, answer: Any) -> dict[str, str]:

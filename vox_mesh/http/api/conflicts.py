@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
 
 from vox_mesh.errors import BadValue
 from vox_mesh.http.api.operations import Operations, RequestModel, Text
@@ -15,6 +17,9 @@ from vox_mesh.views.conflicts import ConflictView, ResolutionView
 
 CONFLICTS: Final = Operations("conflicts")
 
+MAX_COLUMNS: Final = 1_000
+"""The maximum number of columns that a resolution takes from a side."""
+
 
 class ConflictsQuery(PageQuery):
     """The filter of a list of conflicts."""
@@ -24,10 +29,14 @@ class ConflictsQuery(PageQuery):
 
 
 class ResolveRequest(RequestModel):
-    """The resolution of a conflict: a side, the merge or values; and the version of the row it is for."""
+    """The resolution of a conflict: a side, the merge, or values; and the version of the row it is for.
+
+    `columns` names columns that get their value of a side, exactly; `value` has other ones. The rest stays.
+    """
 
     take: Literal["left", "right", "merge"] | None = None
     value: dict[str, Any] | None = None
+    columns: Annotated[dict[str, Literal["base", "left"]], Field(max_length=MAX_COLUMNS)] | None = None
     reason: Text | None = None
     onto: Text | None = None
 
@@ -49,9 +58,11 @@ async def show_conflict(mesh: MeshServices, conflict_id: Text) -> ConflictView:
 @CONFLICTS.post("/v1/conflicts/{conflict_id}/resolve", needs=writes(RESOLVE))
 async def resolve_conflict(mesh: MeshServices, conflict_id: Text, body: ResolveRequest) -> ResolutionView:
     """Resolve a conflict, if the row is still the right side or the version `onto`."""
-    if (body.take is None) == (body.value is None):
-        raise BadValue("exactly one of `take` and `value` must be given")
-    value = None if body.value is None else decode_row(body.value)
+    if (body.take is None) == (body.value is None and body.columns is None):
+        raise BadValue("either `take`, or `value` and `columns`, must be given")
+    value = None if body.take else decode_row(body.value or {})
+    if value is not None and body.columns:
+        value |= await mesh.conflicts.read_columns(conflict_id, body.columns)
     done = await mesh.conflicts.resolve(
         conflict_id, take=body.take, value=value, reason=body.reason, onto=body.onto
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.http.redaction import is_redacted_as_one
+from vox_mesh.views.redaction import is_redacted_as_one
 
 Redact = Callable[[Any], Iterator[bytes]]
 """Yields the JSON of a value without what its reader may not see."""

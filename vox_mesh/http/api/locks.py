@@ -24,7 +24,7 @@ from vox_mesh.http.api.operations import (
     Text,
     Wait,
 )
-from vox_mesh.http.api.pages import Page, PageQuery
+from vox_mesh.http.api.pages import LimitQuery, Page, PageQuery
 from vox_mesh.http.principals.needs import NOTHING, OWNER, READS, Need, reads_of_others, writes
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.locks.path_guard import obstacles_in_steps, unlocked
@@ -36,7 +36,7 @@ from vox_mesh.model.oplog.op_names import BREAK
 from vox_mesh.runtime import locking
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
-from vox_mesh.views.locks import AcquiredView, HoldView, LockView
+from vox_mesh.views.locks import AcquiredView, HoldView, LockView, LockWaiterView, waiter_views
 
 LOCKS: Final = Operations("locks")
 
@@ -148,6 +148,14 @@ async def list_locks(mesh: MeshServices, query: LocksQuery) -> Page[HoldView]:
         holders = list(compress(holders, blocks))
     page = query.page_of(holders, _name_of)
     return Page([HoldView.of(holder) for holder in page.items], page.next)
+
+
+@LOCKS.get("/v1/locks/waiters")
+async def list_waiters(mesh: MeshServices, query: LimitQuery) -> list[LockWaiterView]:
+    """List the waiters for locks in the order of each key's queue, and the locks that block each."""
+    waiters = await mesh.locks.waiters(query.limit)
+    holders = await mesh.locks.holders() if waiters else []
+    return await in_slices(waiter_views(waiters, holders))
 
 
 def _name_of(holder: Holder) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from vox_mesh.errors import BadValue, MeshError
 from vox_mesh.http.api.operations import Operations, RequestModel, Seconds, Text
-from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_first, read_page
+from vox_mesh.http.api.pages import MAX_SCANNED, LimitQuery, Page, PageQuery, read_first, read_page
 from vox_mesh.http.principals.needs import NOTHING, OWNER, READS_MESSAGE, Need, receives
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
@@ -46,12 +46,6 @@ class MessagesQuery(PageQuery):
     sender: Text | None = None
     receiver: Text | None = None
     thread: Text | None = None
-
-
-class LimitQuery(RequestModel):
-    """The limit of a list."""
-
-    limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
 class InboxQuery(PageQuery):
@@ -108,7 +102,7 @@ async def list_messages(mesh: MeshServices, query: MessagesQuery) -> Page[Messag
         raise BadValue("spooled messages can't be listed: they are on a node's disk", hint="see GET /v1/db")
     queries = mesh.messages.queries
     start = await queries.newest_position() + 1 if query.number is None else query.number
-    down_to = max(0, start - MAX_SCANNED)
+    down_to = 0 if query.thread is not None else max(0, start - MAX_SCANNED)
     wanted = partial(
         queries.listed,
         state=query.state,

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from vox_mesh.http.api.operations import Content, Operation
 from vox_mesh.http.problems import CONTENT_TYPE
-from vox_mesh.http.redaction import with_hidden_values
+from vox_mesh.views.redaction import with_hidden_values
 
 _REFERENCE: Final = "#/components/schemas/{model}"
 _JSON: Final = "application/json"

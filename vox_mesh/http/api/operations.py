@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
@@ -159,6 +159,11 @@ class Operation:
         return self.work.__name__
 
     @property
+    def label(self) -> str:
+        """Its method and path, without names."""
+        return f"{self.method} {self.path}"
+
+    @property
     def waits(self) -> bool:
         """Whether it may take long only because it waits."""
         return self.load in _IF_IT_DOES_NOT_WAIT
@@ -177,6 +182,14 @@ class Operation:
     def is_json(self) -> bool:
         """Whether its answer is one JSON document."""
         return self.answer not in (JsonLines, Content)
+
+
+_declared: Final[list[Operation]] = []
+
+
+def declared_operations() -> Sequence[Operation]:
+    """Return all operations of all nouns, in the order in which they were declared."""
+    return _declared
 
 
 class Operations:
@@ -243,12 +256,12 @@ class Operations:
             hints.pop("mesh")
             query, body = hints.pop("query", None), hints.pop("body", None)
             assert list(hints) == _NAME.findall(path), f"{work.__name__} takes other names than {path}"
-            self.all.append(
-                Operation(
-                    *(method, path, self.noun, scope, work, hints, query, body, answer, status),
-                    *(takes_s, load, need_of(needs), undo, opens),
-                )
+            operation = Operation(
+                *(method, path, self.noun, scope, work, hints, query, body, answer, status),
+                *(takes_s, load, need_of(needs), undo, opens),
             )
+            self.all.append(operation)
+            _declared.append(operation)
             return work
 
         return add

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -14,9 +14,10 @@ from vox_mesh.http.api.operations import JsonLines, Operations, RequestModel, Te
 from vox_mesh.http.api.pages import MAX_SCANNED, Page, PageQuery, read_page
 from vox_mesh.http.principals.needs import OWNER
 from vox_mesh.oplog.export import Export
-from vox_mesh.oplog.pages import MAX_POSITION
+from vox_mesh.oplog.pages import MAX_POSITION, EntryFilter
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
+from vox_mesh.views.op_causes import AuthenticityView, CausesView, check_authenticity, find_causes
 from vox_mesh.views.oplog import ChainView, EntryView, OpStateView, find_op_state
 from vox_mesh.views.rhythm import announced_stamp
 
@@ -26,8 +27,9 @@ _VERIFY_TIMEOUT_S: Final = 600.0
 
 
 class EntriesQuery(PageQuery):
-    """The filter of a list of entries: of a chain, a kind, an agent, a job; in commit order."""
+    """The filter of a list of entries: of a chain, a kind, an agent, a job; in commit order, or reversed."""
 
+    order: Literal["oldest", "newest"] = "oldest"
     after: Annotated[int, Field(ge=0, lt=2**63)] = 0
     node: Text | None = None
     kind: Text | None = None
@@ -43,7 +45,9 @@ class ChainQuery(RequestModel):
 
 @OPLOG.get("/v1/oplog")
 async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryView]:
-    """List entries in commit order."""
+    """List entries in commit order, or with `order=newest` from the last one back to `after`."""
+    if query.order == "newest":
+        return await _newest_entries(mesh, query)
     after = (query.number if query.cursor is not None else query.after) or 0
     up_to = min(after + MAX_SCANNED, MAX_POSITION)
     is_last = await mesh.oplog.last_id() <= up_to
@@ -65,6 +69,26 @@ async def list_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryVie
     )
     views = await in_slices(EntryView.of(mesh, entry) for entry in found)
     return query.page(views, lambda view: view.id, goes_on=goes_on, scanned_to=None if is_last else up_to)
+
+
+async def _newest_entries(mesh: MeshServices, query: EntriesQuery) -> Page[EntryView]:
+    start = query.number if query.cursor is not None else await mesh.oplog.last_id() + 1
+    first = query.after + 1
+    down_to = max(first, (start or 0) - MAX_SCANNED)
+    job_id = None if query.job is None else (await mesh.jobs.find(query.job)).job_id
+    wanted = EntryFilter(query.node, query.kind, query.agent, job_id)
+    found, goes_on = await read_page(
+        lambda before, limit: mesh.oplog.before(before, limit, wanted, down_to=down_to),
+        start,
+        query.limit,
+        lambda entry: entry.id,
+        lambda entry: len(entry.payload),
+    )
+    if not goes_on and found:  # the answer may have fewer than there are
+        goes_on = bool(await mesh.oplog.before(found[-1].id, 1, wanted, down_to=down_to))
+    views = await in_slices(EntryView.of(mesh, entry) for entry in found)
+    scanned_to = None if down_to == first else down_to
+    return query.page(views, lambda view: view.id, goes_on=goes_on, scanned_to=scanned_to)
 
 
 @OPLOG.get("/v1/oplog/waiting")
@@ -100,6 +124,18 @@ async def show_entry(mesh: MeshServices, op_id: Text) -> EntryView:
 async def show_standing(mesh: MeshServices, op_id: Text) -> OpStateView:
     """Show the state of an op: applied, refused, waiting or dropped."""
     return await find_op_state(mesh, op_id)
+
+
+@OPLOG.get("/v1/oplog/{op_id}/causes")
+async def show_causes(mesh: MeshServices, op_id: Text) -> CausesView:
+    """Show an op and the ops that it names as causes, with theirs; newest first and without payloads."""
+    return await find_causes(mesh, op_id)
+
+
+@OPLOG.get("/v1/oplog/{op_id}/authenticity")
+async def show_authenticity(mesh: MeshServices, op_id: Text) -> AuthenticityView:
+    """Show whether its author has signed an entry, and whether its verdict was changed afterwards."""
+    return await check_authenticity(mesh, op_id)
 
 
 @OPLOG.post("/v1/oplog/anchor", needs=OWNER)

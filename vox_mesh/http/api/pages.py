@@ -40,6 +40,12 @@ class Page(Generic[T]):
     next: str | None
 
 
+class LimitQuery(RequestModel):
+    """The limit of a list that has no pages."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = _LIMIT
+
+
 class PageQuery(RequestModel):
     """The limit and cursor of a page."""
 

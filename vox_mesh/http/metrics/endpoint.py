@@ -19,6 +19,7 @@ from vox_mesh.http.metrics.collector import MAX_KINDS, HttpStats, Measured, Metr
 from vox_mesh.http.metrics.rhythm_collector import MAX_SUBJECTS
 from vox_mesh.http.problems import Handler
 from vox_mesh.http.tracing import Label
+from vox_mesh.model.base.histogram import Histogram
 from vox_mesh.nodes.census import Census, take_census
 from vox_mesh.store.spool.spool import SpoolStatus
 
@@ -50,6 +51,11 @@ class Metrics:
         self._registry.register(self._collector)
         self._scrape: asyncio.Task[bytes] | None = None
         ProcessCollector(registry=self._registry)
+
+    @property
+    def request_seconds(self) -> Histogram:
+        """How long the requests of the service have taken."""
+        return self._http.seconds
 
     def add_to(self, app: web.Application) -> None:
         """Register the route, and count all requests of the application."""

@@ -32,6 +32,14 @@ def counters(name: str, help_text: str, label: str, values: Mapping[str, float])
     return family
 
 
+def gauges(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Return a gauge for each value of a label."""
+    family = GaugeMetricFamily(name, help_text, labels=(label,))
+    for each, value in values.items():
+        family.add_metric((each,), value)
+    return family
+
+
 def states(name: str, help_text: str, states: Iterable[str], current: str) -> Metric:
     """Return a gauge for each state, which is 1 for the current one."""
     family = GaugeMetricFamily(name, help_text, labels=("state",))

@@ -1,6 +1,7 @@
 """Authentication of agents: by a signature, by a bearer of the bar, or by a token for hosts.
 
-Before an agent is known, the work is constant: one look at what the node knows of its key, and one signature.
+Before an agent is known, the work is small: a look at what the node knows of its key, and one signature. What
+the node does not know is read again before it refuses, for all requests of a moment together.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -32,6 +33,10 @@ from vox_mesh.oplog.grants.known_agents import KnownAgents
 from vox_mesh.rhythm.agent_bearers import AgentBearers
 
 _log = logging.getLogger(__name__)
+
+_HINT_TO_HOSTS: Final = (
+    "ask the owner for another: `vox-mesh agents token issue AGENT`; the agent also needs a grant in force"
+)
 
 
 class ProvenAgent(NamedTuple):
@@ -77,7 +82,7 @@ class AgentAuthenticator:
             return None
         await self.known.refresh()
         if is_signed:
-            return self._by_signature(request, has_more="Authorization" in request.headers)
+            return await self._by_signature(request, has_more="Authorization" in request.headers)
         return self._by_bearer(request, bearer) if is_bearer else await self._by_token(request, bearer)
 
     async def is_strict(self) -> bool:
@@ -94,20 +99,30 @@ class AgentAuthenticator:
 
     # --- signatures ------------------------------------------------------------------------------
 
-    def _by_signature(self, request: web.Request, *, has_more: bool) -> ProvenAgent:
+    async def _by_signature(self, request: web.Request, *, has_more: bool) -> ProvenAgent:
         headers = request.headers
         is_single = all(len(headers.getall(name, ())) == 1 for name in HEADERS)
         signature = RequestSignature.read(headers) if is_single and not has_more else None
         if signature is None:
             raise self._rejected(request, "signature_malformed", "signature is not in the expected form")
-        key = self.known.key_of(signature.agent)
-        if key is None or not signature.is_by(key, request.method, request.raw_path):
+        if not await self._is_by_admitted(signature, request):
             raise self._rejected(request, "signature_wrong", "signature is by no key of an admitted agent")
         if (problem := self._problem_with(signature)) is not None:
             if not self._nonces.is_after_start(signature.time_ms):  # else any client may do so once
                 self.refusals.note(signature.agent, operation_of(request), problem.code)
             raise problem
         return ProvenAgent(signature.agent, signature)
+
+    async def _is_by_admitted(self, signature: RequestSignature, request: web.Request) -> bool:
+        """Return whether a signature is by the key of an admitted agent, also of one admitted just now."""
+        known_key = self.known.key_of(signature.agent)
+        if known_key is not None and signature.is_by(known_key, request.method, request.raw_path):
+            return True
+        await self.known.renew()
+        key = self.known.key_of(signature.agent)
+        if key is None or key == known_key:
+            return False
+        return signature.is_by(key, request.method, request.raw_path)
 
     def _problem_with(self, signature: RequestSignature) -> Problem | None:
         """Return why a genuine signature is refused; else remember its nonce and return `None`."""
@@ -149,11 +164,13 @@ class AgentAuthenticator:
 
     async def _by_token(self, request: web.Request, text: str) -> ProvenAgent:
         agent = await self._tokens.agent_of(text)
+        if agent is not None and not self.known.has_grant(agent):
+            await self.known.renew()  # it may have one since
         if agent is None or not self.known.has_grant(agent):
-            raise self._rejected(request, "token_wrong", "wrong token")
+            raise self._rejected(request, "token_wrong", "wrong token", _HINT_TO_HOSTS)
         return ProvenAgent(agent, is_of_surface=True)
 
-    def _rejected(self, request: web.Request, code: str, detail: str) -> Problem:
+    def _rejected(self, request: web.Request, code: str, detail: str, hint: str | None = None) -> Problem:
         self._log_throttled(logging.WARNING, "request rejected: remote=%s reason=%s", request.remote, detail)
-        hint = f"sign it as an admitted agent, for {self.audience}"
+        hint = hint or f"sign it as an admitted agent, for {self.audience}"
         return Problem(HTTPStatus.UNAUTHORIZED, code, detail, hint, audience=str(self.audience))

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from vox_mesh.http.access import Credential
 from vox_mesh.http.problems import Problem
+from vox_mesh.model.base.reserved import PERSON
 
 
 class _Own:
@@ -46,6 +47,22 @@ def with_own_name(agent: str | None, names: Iterable[str], given: Any) -> Any:
     return {**given, **dict.fromkeys(names, agent)}
 
 
+def refuse_people(names: Iterable[str], given: Any) -> None:
+    """Raise 403 if these inputs name a person: people act through sessions of the console only."""
+    for name in names if isinstance(given, dict) else ():
+        if str(given.get(name, "")).startswith(PERSON):
+            raise _of_a_person(name)
+
+
+def _of_a_person(where: str) -> Problem:
+    return Problem(
+        HTTPStatus.FORBIDDEN,
+        "not_your_name",
+        f"{where} must not begin with {PERSON}: people act through the console",
+        "name an agent, or open the console with `vox-mesh console`",
+    )
+
+
 def not_your_name(agent: str | None, where: str) -> Problem:
     """Return the refusal of a name that is not the client's."""
     return Problem(
@@ -63,5 +80,7 @@ def check_headers(credential: Credential, names: Iterable[str], where: str) -> N
         return
     if len(given) > 1:
         raise Problem(HTTPStatus.BAD_REQUEST, "bad_header", f"{where} must be given once")
-    if not credential.may_name_agents or credential.agent not in (None, *given):
-        raise not_your_name(credential.agent, where)
+    if not credential.may_name_agents or credential.own_name not in (None, *given):
+        raise not_your_name(credential.own_name, where)
+    if credential.session is None and any(each.startswith(PERSON) for each in given):
+        raise _of_a_person(where)

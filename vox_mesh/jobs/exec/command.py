@@ -6,28 +6,22 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
 from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.exec.executable import Executable
+from vox_mesh.jobs.exec.output_stream import OutputStream, PipeFailed
 from vox_mesh.jobs.exec.policy import CommandRefused, ExecPolicy, find_program
 from vox_mesh.jobs.exec.process_group import GRACE_S, ProcessGroup, Start
-from vox_mesh.jobs.exec.secrets import Redactor
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 
 StreamName = Literal["stdout", "stderr"]
 OnOutput = Callable[[StreamName, bytes], None]
-
-_CHUNK_BYTES: Final = 65_536
-_MAX_PIPE_BYTES: Final = 1 << 20
-"""The maximum capacity of a pipe."""
 
 
 class Sink(Protocol):
@@ -126,17 +120,27 @@ async def run_command(
     try:
         async with place:
             secrets = place.secrets.values()
+            passed = partial(_pass_on, thread, on_output)
             async with (
-                _OutputStream("stdout", stdout, on_output, thread, secrets).read_while(group) as out,
-                _OutputStream("stderr", stderr, on_output, thread, secrets).read_while(group) as err,
+                OutputStream(partial(passed, "stdout", stdout), secrets).read_while(group) as out,
+                OutputStream(partial(passed, "stderr", stderr), secrets).read_while(group) as err,
             ):
                 return await _run(group, place.start(out, err), command.timeout_s)
-    except _CommandNotRunnable as error:
+    except (_CommandNotRunnable, PipeFailed) as error:
         return CommandResult(problem=str(error))
     finally:
         thread.finish()
         if on_executable is not None:
             on_executable(None if place.executable is None else place.executable.hash)
+
+
+async def _pass_on(
+    thread: SerialThread, on_output: OnOutput | None, name: StreamName, sink: Sink | None, piece: bytes
+) -> None:
+    if sink is not None:
+        await thread.do(partial(sink.write, piece))
+    if on_output is not None:
+        on_output(name, piece)
 
 
 async def _run(group: ProcessGroup, start: Start, timeout_s: float | None) -> CommandResult:
@@ -283,93 +287,3 @@ class _WorkingFolder:
             self.executable = None
         if self._temporary is not None:
             self._temporary.cleanup()
-
-
-# --- output --------------------------------------------------------------------------------------
-
-
-class _OutputStream:
-    """An output stream of a command; a piece is read when the previous one has been processed."""
-
-    def __init__(
-        self,
-        name: StreamName,
-        sink: Sink | None,
-        on_output: OnOutput | None,
-        thread: SerialThread,
-        secrets: Iterable[str],
-    ) -> None:
-        self._name: StreamName = name
-        self._redactor = Redactor(secrets)
-        self._sink = sink
-        self._on_output = on_output
-        self._thread = thread
-        self._is_over = False
-        self._ready: asyncio.Future[None] | None = None
-
-    @asynccontextmanager
-    async def read_while(self, group: ProcessGroup) -> AsyncIterator[int]:
-        """Yield the write end of a pipe that is read while the group runs; a failed read ends the group."""
-
-        def end_if_failed(reader: asyncio.Task[None]) -> None:
-            if reader.cancelled() or reader.exception() is not None:
-                group.end()
-
-        read_end, write_end = _pipe()
-        with read_end, write_end:
-            reader = asyncio.create_task(self._read(read_end), name="vox-mesh-output")
-            reader.add_done_callback(end_if_failed)
-            try:
-                yield write_end.fileno()
-            finally:
-                self._is_over = True
-                self._wake()
-                await to_the_end(asyncio.gather(reader, return_exceptions=True))
-            reader.result()
-
-    async def _read(self, pipe: FileIO) -> None:
-        """Read until the group has ended, and then what is left in the pipe.
-
-        Do not wait for the end of the stream: a process that left the group may keep it open.
-        """
-        left = _MAX_PIPE_BYTES
-        while left > 0:
-            if not self._is_over:
-                await self._wait_readable(pipe)
-            chunk = pipe.read(_CHUNK_BYTES)
-            if chunk:
-                left -= len(chunk) if self._is_over else 0
-                await self._pass_on(self._redactor.redact(chunk))
-            elif self._is_over:
-                break
-        await self._pass_on(self._redactor.rest())
-
-    async def _pass_on(self, chunk: bytes) -> None:
-        if not chunk:
-            return
-        if self._sink is not None:
-            await self._thread.do(partial(self._sink.write, chunk))
-        if self._on_output is not None:
-            self._on_output(self._name, chunk)
-
-    async def _wait_readable(self, pipe: FileIO) -> None:
-        loop = asyncio.get_running_loop()
-        self._ready = loop.create_future()
-        loop.add_reader(pipe, self._wake)
-        try:
-            await self._ready
-        finally:
-            loop.remove_reader(pipe)
-
-    def _wake(self) -> None:
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_result(None)
-
-
-def _pipe() -> tuple[FileIO, FileIO]:
-    try:
-        read_end, write_end = os.pipe()
-    except OSError as error:
-        raise _CommandNotRunnable(f"no pipe can be made to read from: {error.strerror}") from error
-    os.set_blocking(read_end, False)
-    return FileIO(read_end, "rb"), FileIO(write_end, "wb")

@@ -5,54 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import BadSettings, MeshError
+from vox_mesh.errors import BadSettings
 from vox_mesh.jobs.git.commits import CommitStream
 from vox_mesh.jobs.git.packed_refs import PackedRefs, RefsChanged, job_folder
+from vox_mesh.jobs.git.program import GitFailed as GitFailed
+from vox_mesh.jobs.git.program import run_git
 from vox_mesh.model.jobs.git_refs import NAMESPACE
 
-_TIMEOUT_S: Final = 120.0
 _MAX_REFS_BYTES: Final = 128 * 2**20
 _MAX_MARKS_BYTES: Final = 2**20
 _MAX_CHECK_BYTES: Final = 64 * 2**20
-_MAX_ERROR_BYTES: Final = 2**16
 _MAX_FLUSHED_REFS: Final = 64
 _MIN_COMPRESSED_BYTES: Final = 4_096
 _PIECE: Final = 2**16
-_MAX_SHOWN: Final = 300
 _SAME_PACK: Final = "keep file"  # packs of the same objects have the same name
-
-_OVERRIDES: Final = (
-    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.logAllRefUpdates=false"),
-    *("core.filesRefLockTimeout=2000", "core.packedRefsTimeout=5000"),
-    *("protocol.allow=never", "gc.auto=0", "maintenance.auto=false", "credential.helper="),
-)
-_VARIABLES: Final = {
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_ALLOW_PROTOCOL": "none",  # a missing object of a partial clone is missing: nothing is fetched
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "LC_ALL": "C",
-    # Else git's C library may give memory back to the system and take it again for each object it compresses.
-    "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
-}
-_USER_CONFIG: Final = "GIT_CONFIG_GLOBAL"
-"""The one variable of git that is passed on: the user's own settings name the folders that they trust."""
-
-
-class GitFailed(MeshError):
-    """A git command failed, or did not end in time."""
-
-    code = "git_failed"
 
 
 class ObjectInfo(NamedTuple):
@@ -237,91 +208,8 @@ class GitRepository:
                 f"the refs were not written: {error}", hint="run it again when no other process writes them"
             ) from None
 
-    # --- the program -----------------------------------------------------------------------------
-
     async def _run(self, *arguments: str, limit: int, stdin: bytes = b"") -> bytes:
-        """Run git and return its output. Raises `GitFailed` if it fails, hangs or writes too much."""
-        command = next(each for each in arguments if each[0].isalpha() and "=" not in each)
-        overrides = [part for each in _OVERRIDES for part in ("-c", each)]
-        process = await asyncio.create_subprocess_exec(
-            *(self._program, *overrides, "-C", str(self._folder), *arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(os.environ),
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                output, errors, _ = await asyncio.gather(
-                    _read(process.stdout, limit, command),
-                    _read_start(process.stderr),
-                    _write(process.stdin, stdin),
-                )
-                code = await process.wait()
-        except TimeoutError:
-            raise GitFailed(f"git {command} did not end within {_TIMEOUT_S:.0f} s") from None
-        finally:
-            await _end(process)
-        if code != 0:
-            raise GitFailed(_message(errors) or f"git {command} ended with {code}")
-        return output
-
-
-async def _read(stream: asyncio.StreamReader | None, limit: int, command: str) -> bytes:
-    assert stream is not None
-    parts: list[bytes] = []
-    size = 0
-    while part := await stream.read(_PIECE):
-        parts.append(part)
-        size += len(part)
-        if size > limit:
-            raise GitFailed(f"git {command} wrote more than {limit} bytes")
-    return b"".join(parts)
-
-
-async def _read_start(stream: asyncio.StreamReader | None) -> bytes:
-    """Read all complaints, and return the first ones."""
-    assert stream is not None
-    start = b""
-    while part := await stream.read(_PIECE):
-        start = (start + part)[:_MAX_ERROR_BYTES]
-    return start
-
-
-async def _write(stream: asyncio.StreamWriter | None, content: bytes) -> None:
-    assert stream is not None
-    with suppress(ConnectionError):  # a program that fails does not read to the end
-        for at in range(0, len(content), _PIECE):
-            stream.write(content[at : at + _PIECE])
-            await stream.drain()
-    with suppress(ConnectionError):
-        stream.close()
-        await stream.wait_closed()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of git: a hook or a caller may have set others that lead elsewhere."""
-    kept = {name: value for name, value in given.items() if not name.startswith("GIT_")}
-    if _USER_CONFIG in given:
-        kept[_USER_CONFIG] = given[_USER_CONFIG]
-    return kept | _VARIABLES
-
-
-def _message(errors: bytes) -> str:
-    """Return what git complained about, on one line."""
-    lines = errors.decode(errors="replace").split("\n")
-    # The first complaint: what follows is help, or the report of a crash.
-    first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0])
-    shown = "".join(each if each.isprintable() else "?" for each in first.strip())
-    return shown.partition(": ")[2][:_MAX_SHOWN] or shown[:_MAX_SHOWN]
+        return await run_git(self._program, self._folder, *arguments, limit=limit, stdin=stdin)
 
 
 def _info(line: str) -> ObjectInfo | None:

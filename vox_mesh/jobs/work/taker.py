@@ -24,7 +24,7 @@ from vox_mesh.jobs.worker.limits import ClaimBlock, WorkerLimits
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.model.jobs.proof import AgentAttestation
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, NO_TAGS, Job, Tags, covers
-from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS
+from vox_mesh.model.jobs.rendezvous import MAX_PATIENCE_MS
 from vox_mesh.observability.log_context import detached_context
 from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.oplog.grants.permits import Permits
@@ -35,7 +35,7 @@ from vox_mesh.store.store import Store
 if TYPE_CHECKING:
     from vox_mesh.model.grants.capability import Act
 
-_TURN_S: Final = RANKS * GRACE_MS / 1_000
+_TURN_S: Final = MAX_PATIENCE_MS / 1_000
 """How long it may take until it is this node's turn: also an agent that does not wait gets that long."""
 
 _ERROR_BACKOFF_S: Final = (0.1, 2.0)
@@ -96,6 +96,7 @@ class Taker:
         self._permits = permits
         self._give_back = give_back
         self._store = store
+        self._changes = store.but_heartbeats
         self._clock = jobs.clock
         self._chooser = chooser
         self._round = ClaimRound(jobs, chooser, claimer, policy_roots, read_plan)
@@ -146,7 +147,7 @@ class Taker:
     async def _run(self) -> None:
         while self._waiting:
             self._arrived.clear()
-            seen, asked = self._store.change_count, list(self._waiting)
+            seen, asked = self._changes.change_count, list(self._waiting)
             try:
                 next_look = await self._look(asked)
                 self._error_backoff.reset()
@@ -168,7 +169,7 @@ class Taker:
 
     async def _wait(self, next_look: NextLook, seen: int) -> None:
         """Wait until there may be a job: after a commit, when one becomes due, or for another agent."""
-        waits = [] if next_look.is_backoff else [self._store.changed(seen), self._arrived.wait()]
+        waits = [] if next_look.is_backoff else [self._changes.changed(seen), self._arrived.wait()]
         tasks = [asyncio.ensure_future(each) for each in waits]
         try:
             if tasks:

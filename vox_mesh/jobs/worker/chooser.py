@@ -11,7 +11,7 @@ import orjson
 from vox_mesh.jobs.queries import Claimable, JobQueries, KindRules, Situation, SpendLeft
 from vox_mesh.model.jobs.claim_history import ClaimHistory
 from vox_mesh.model.jobs.records import Job, covers, most_specific
-from vox_mesh.model.jobs.rendezvous import GRACE_MS, RANKS, Ranking, patience_ms
+from vox_mesh.model.jobs.rendezvous import GRACE_MS, Ranking, patience_ms
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.rhythm.budgets import account_of, agent_of
 from vox_mesh.nodes.clock import MeshClock
@@ -183,7 +183,7 @@ class Chooser:
         if not capacity:
             return ClaimChoice([], None)  # the worker was stopped meanwhile
         now_ms = self._clock.now_ms
-        anyones_ms = now_ms - patience_ms(RANKS, self._grace_ms)
+        anyones_ms = now_ms - patience_ms(self.count, self._grace_ms)
         due: dict[int, tuple[list[Claimable], list[Claimable]]] = {}
         later_ms: list[int] = []
         for job in jobs:

@@ -85,6 +85,11 @@ class JobContext:
         """Return the number of this attempt, from 1."""
         return self.job.attempts
 
+    @property
+    def now_ms(self) -> int:
+        """Return the time of the mesh, in ms."""
+        return self._clock.now_ms
+
     async def results(self) -> dict[str, Any]:
         """Return the results of the predecessors that have succeeded, by name in a workflow or by id."""
         return await self._read_results()

@@ -59,8 +59,10 @@ class Worker(RenamedAttributes):
         policy_roots: PolicyRoots | None,
         send_heartbeat: Callable[[], Awaitable[object]],
         chance: Callable[[], float],
+        tick_s: float,
     ) -> None:
         self._store = store
+        self._tick_s = tick_s
         self._jobs = jobs
         self._artifacts = artifacts
         self._presence = presence
@@ -269,9 +271,8 @@ class Worker(RenamedAttributes):
         await self._leases.renew_due()
 
     async def _listen(self) -> None:
-        seen = self._store.change_count
-        while True:
-            seen = await self._store.changed(seen)
+        # Without commits it looks once a tick, which shows that it takes work.
+        async for _ in self._store.but_heartbeats.changes(interval_s=self._tick_s):
             self._wake.set()
             self._leases.verify_soon()
 

@@ -200,7 +200,7 @@ def approval_fault(
     if agent == request.agent:
         return f"{agent} approved its own request"
     if entry.grant is None:
-        is_owner = owner_signed(entry) is not None and agent == entry.author
+        is_owner = owner_signed(entry) is not None and grants.acts_as_node(agent, entry.node_id, entry.id)
         return None if is_owner else f"{agent} is not the owner, and named no grant"
     if _is_through(grants, entry.grant, request):
         return f"its grant {entry.grant} was delegated by {request.agent}"

@@ -39,6 +39,7 @@ REMOVE_RULE: Final = "rule.remove"
 SET_KIND: Final = "kind.set"
 RESOLVE: Final = "conflict.resolve"
 SET_BUDGET: Final = "budget.set"
+SET_RETENTION: Final = "retention.set"
 SET_TEMPO: Final = "tempo.set"
 DRAIN: Final = "node.drain"
 APPEND: Final = "op.append"
@@ -50,7 +51,7 @@ ACTIONS: Final = (
     *(READ, ACQUIRE, BREAK, SEND, RECEIVE),
     *(SCHEDULE, TAKE, ABORT, ANSWER, EXECUTE),
     *(ADD_CRON, REMOVE_CRON, ADD_RULE, REMOVE_RULE, SET_KIND, RESOLVE),
-    *(SET_BUDGET, SET_TEMPO, DRAIN, APPEND, DESIGNATE, ROUTE, REKEY),
+    *(SET_BUDGET, SET_RETENTION, SET_TEMPO, DRAIN, APPEND, DESIGNATE, ROUTE, REKEY),
 )
 """All actions that a grant can name."""
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import checked_public_key
+from vox_mesh.model.base.reserved import PERSON
 from vox_mesh.model.grants.capability import Act
 from vox_mesh.model.grants.grant import Grant, SignedGrant, chain_fault
 from vox_mesh.model.messages.records import checked_agent
@@ -213,10 +214,18 @@ class GrantHistory:
 
     def needs_grant(self, agent: str, chain: str, entry_id: int = _NEVER) -> bool:
         """Return whether an agent, acting through a chain, needed a grant at an entry, or needs one now."""
-        if agent == self._owner_node and node_of(chain) == agent:
+        if node_of(chain) == self._owner_node and self.acts_as_node(agent, chain, entry_id):
             return False
         is_admitted = any(at < entry_id for at, _ in self._admitted.get(agent, ()))
         return is_admitted or self.is_strict(entry_id)
+
+    def acts_as_node(self, agent: str, chain: str, entry_id: int = _NEVER) -> bool:
+        """Return whether an agent acts through a chain with the rights of its node.
+
+        The node does in its own name, and people do. A name that the owner has admitted is an agent's.
+        """
+        is_admitted = any(at < entry_id for at, _ in self._admitted.get(agent, ()))
+        return agent == node_of(chain) or (agent.startswith(PERSON) and not is_admitted)
 
     def grant_for(self, agent: str, acts: Iterable[Act], time_ms: int) -> Grant | None:
         """Return a grant of an agent in force that covers all of these acts, or `None`."""

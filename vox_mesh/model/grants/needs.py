@@ -29,6 +29,7 @@ from vox_mesh.model.grants.capability import (
     SCHEDULE,
     SET_BUDGET,
     SET_KIND,
+    SET_RETENTION,
     SET_TEMPO,
     Act,
 )
@@ -36,6 +37,7 @@ from vox_mesh.model.jobs import question, records
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.retention import ops
 
 _MANIFEST: Final = 2  # the place of the manifest in the definition of a cron or rule
 _BOUND_WORD: Final = 2  # the length of the path of a word or variable of a command
@@ -127,6 +129,7 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     REMOVE_NODE: _always(DRAIN),
     op_names.SET_BUDGET: _always(SET_BUDGET),
     op_names.REMOVE_BUDGET: _always(SET_BUDGET),
+    ops.SET_RETENTION: _always(SET_RETENTION),
     op_names.SET_TEMPO: _always(SET_TEMPO, "anchor_ms", "policy_hash"),
     op_names.DECLARE_INCIDENT: _always(SET_TEMPO),
     op_names.CLEAR_INCIDENT: _always(SET_TEMPO),

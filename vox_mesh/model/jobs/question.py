@@ -91,7 +91,8 @@ def check_answer(question: Mapping[str, Any], answer: Any) -> None:
         raise BadValue(f"an answer must have at most {MAX_ANSWER} bytes")
     choices = question.get("choices")
     if choices and answer not in choices:
-        raise BadValue(f"the answer must be one of {', '.join(choices)}")
+        # An asker has written them: an error must not carry its text to the model that answers.
+        raise BadValue(f"the answer must be one of the {len(choices)} choices of the question")
     schema = question.get("schema")
     if schema is not None and (fault := _fault_of(schema, answer, "the answer")) is not None:
         raise BadValue(fault)
@@ -121,7 +122,7 @@ def _fault_of(schema: Mapping[str, Any], value: Any, where: str) -> str | None:
     if kind is not None and (is_other_bool or not isinstance(value, _TYPES[kind])):
         return f"{where} must be of type {kind}"
     if "enum" in schema and value not in schema["enum"]:
-        return f"{where} must be one of {schema['enum']}"
+        return f"{where} must be one of the {len(schema['enum'])} values that its schema lists"
     if isinstance(value, dict):
         for name in schema.get("required", []):
             if name not in value:

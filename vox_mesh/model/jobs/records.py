@@ -23,6 +23,9 @@ ABORT: Final = "AbortJob"
 JOB_OPS: Final = (SCHEDULE, CLAIM, START, COMPLETE, YIELD, EXPIRE, ABORT)
 """The ops that change jobs."""
 
+TASK: Final = "task"
+"""The field of a job's entry in the op that schedules it with the hash of its task, if it has one."""
+
 INFERENCE: Final = "RecordInference"
 """The op that records a model call of a running job."""
 

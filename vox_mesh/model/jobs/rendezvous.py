@@ -16,7 +16,11 @@ GRACE_MS: Final = 250
 """The time each rank waits for the previous one."""
 
 RANKS: Final = 4
-"""The number of ranks that wait for each other; after them, every node may claim."""
+"""The number of ranks that wait for each other; after them come groups of as many nodes as came before."""
+
+_MAX_GRACES: Final = 8
+MAX_PATIENCE_MS: Final = _MAX_GRACES * GRACE_MS
+"""The longest time that a node waits before it claims a pending job."""
 
 _SCALE: Final = 2.0**-64
 
@@ -57,8 +61,12 @@ def score(job_id: str, seed: str, node_id: str, weight: int = 1) -> float:
 
 
 def patience_ms(place: int, grace_ms: int = GRACE_MS) -> int:
-    """Return the time in ms that a node of this rank waits before it claims a pending job."""
-    return min(place, RANKS) * grace_ms
+    """Return the time in ms that a node of this rank waits before it claims a pending job.
+
+    Of a large mesh, not all nodes try at once: 1 s after the first one the next four, then eight, and so on.
+    """
+    graces = place if place < RANKS else RANKS - 1 + (place // RANKS).bit_length()
+    return min(graces, _MAX_GRACES) * grace_ms
 
 
 def _base(job_id: str, seed: str) -> bytes:

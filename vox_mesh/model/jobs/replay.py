@@ -12,6 +12,7 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.jobs.pruned_jobs import PruningRules, is_of_time
 from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
@@ -31,6 +32,7 @@ from vox_mesh.model.jobs.records import (
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry, node_of
+from vox_mesh.model.retention.ops import PRUNE
 
 COLUMNS: Final = Job._fields[1:]
 """The columns that follow from the log; of the rowid, only the order does."""
@@ -68,6 +70,8 @@ class _Op(NamedTuple):
     payload: Mapping[str, Any]
     moved: list[str]
     lease_until_ms: int | None
+    is_timely: bool
+    """Whether it states the time of its entry."""
 
     @property
     def items(self) -> list[Item]:
@@ -95,6 +99,7 @@ class JobReplay:
         self.last_id = 0
         """The id of the last replayed entry."""
         self._successors: dict[str, list[str]] = {}
+        self._retries: dict[str, set[str]] = {}
         self._ulids: set[str] = set()
         self._accepted: set[str] = set()
         self._rules: Mapping[str, Callable[[_Op], None]] = {
@@ -105,7 +110,9 @@ class JobReplay:
             YIELD: self._yield,
             EXPIRE: self._expire,
             ABORT: self._abort,
+            PRUNE: self._prune,
         }
+        self._pruning = PruningRules()
 
     def follow(self, entry: LogEntry) -> None:
         """Replay the next entry."""
@@ -115,6 +122,7 @@ class JobReplay:
         if entry.kind == ROLLED_BACK:
             self._raise_tokens()
         self._routes.hear(entry)
+        self._pruning.hear(entry)
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
@@ -149,6 +157,9 @@ class JobReplay:
                 self._report(op, job_id, f"another job has the ULID {item['ulid']}")
             self.jobs[job_id] = _new_row(op, item)
             self._ulids.add(item["ulid"])
+            self._pruning.count(self.jobs[job_id])
+            if (retried := self.jobs[job_id]["retry_of"]) is not None:
+                self._retries.setdefault(retried, set()).add(job_id)
             new.append((job_id, item))
         for job_id, item in new:
             for predecessor, awaited in item.get("after") or ():
@@ -316,6 +327,39 @@ class JobReplay:
             if row["state"] == JobState.PENDING and self.after[successor][job_id] in awaited:
                 yield row
 
+    # --- pruning ---------------------------------------------------------------------------------
+
+    def _prune(self, op: _Op) -> None:
+        """Drop the rows that the op has pruned; one that may not be pruned stays, and is missed."""
+        together = {item["job_id"] for item in op.items}
+        if not op.is_timely:
+            self._report(op, "", f"it is of another time than its entry: {op.at_ms}")
+            return
+        for job_id in together:
+            row = self.jobs.get(job_id)
+            fault = "it is not there" if row is None else self._pruning.fault(row, op.at_ms)
+            if fault is None and not together.issuperset(self._referrers(job_id)):
+                fault = "another job refers to it"
+            if fault is not None:
+                self._report(op, job_id, f"it can't prune this job: {fault}")
+                return
+        for job_id in together:
+            self._drop(job_id)
+
+    def _referrers(self, job_id: str) -> Iterator[str]:
+        """Yield the jobs that wait or waited for a job, and its retries."""
+        yield from self._successors.get(job_id, ())
+        yield from self._retries.get(job_id, ())
+
+    def _drop(self, job_id: str) -> None:
+        row = self.jobs.pop(job_id)
+        self._pruning.forget(row)
+        self._ulids.discard(row["ulid"])
+        for predecessor in self.after.pop(job_id, {}):
+            self._successors[predecessor].remove(job_id)
+        if row["retry_of"] in self._retries:
+            self._retries[row["retry_of"]].discard(job_id)
+
     # --- rows of an op ---------------------------------------------------------------------------
 
     def _moved_rows(self, op: _Op, is_allowed: Callable[[Row, Item], bool]) -> Iterator[tuple[Row, Item]]:
@@ -360,7 +404,7 @@ def _parse_op(entry: LogEntry) -> _Op:
     if lease_until_ms is None and "lease_duration_ms" in payload:
         lease_until_ms = at_ms + payload["lease_duration_ms"]
     head = (entry.id, entry.op_id, entry.kind, entry.node_id)
-    return _Op(*head, at_ms, payload, moved, lease_until_ms)
+    return _Op(*head, at_ms, payload, moved, lease_until_ms, is_of_time(entry, at_ms))
 
 
 def _new_row(op: _Op, item: Item) -> Row:

@@ -78,6 +78,22 @@ class Holder(NamedTuple):
         )
 
 
+class LockWaiter(NamedTuple):
+    """A request that waits for a key; `now_ms` is when it was read, by the database's clock."""
+
+    lock_key: str
+    holder_node: str
+    holder_agent: str
+    is_shared: bool
+    waits_since: str
+    now_ms: int
+
+    @property
+    def age_s(self) -> float:
+        """Return the seconds since it began to wait."""
+        return max(0.0, (self.now_ms - milliseconds_at(self.waits_since)) / 1_000)
+
+
 def milliseconds_at(iso: str) -> int:
     """Return the milliseconds since the epoch of a time as the database writes it.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from vox_mesh.model.base.histogram import Histogram
+
 
 class NodeState(StrEnum):
     """The state of a node, from the best to the worst; `left` is a clean end."""
@@ -30,17 +32,33 @@ STALE_MS: Final = 60_000
 """How long a node may have been silent and still count as live."""
 
 
-def missed_ticks(silent_ms: int, tick_ms: int) -> int:
-    """Return how many ticks are missing."""
+def missed_ticks(silent_ms: int, tick_ms: int, spare_ms: int = 0) -> int:
+    """Return how many ticks are missing of a node whose heartbeats may take so much longer than a tick."""
+    silent_ms -= spare_ms
     return max(0, int(silent_ms / tick_ms - _TOLERANCE))
 
 
-def state_of(silent_ms: int, tick_ms: int, *, has_left: bool) -> NodeState:
+def state_of(silent_ms: int, tick_ms: int, spare_ms: int = 0, *, has_left: bool) -> NodeState:
     """Return the state of a node by its silence."""
     if has_left:
         return NodeState.LEFT
-    missed = missed_ticks(silent_ms, tick_ms)
+    missed = missed_ticks(silent_ms, tick_ms, spare_ms)
     return next((state for ticks, state in _LEVELS if missed >= ticks), NodeState.ALIVE)
+
+
+_BEATS_OF_ALL: Final = 5
+"""How many heartbeats all idle nodes of a mesh may send in a tick."""
+
+_MAX_TICKS: Final = 12
+
+
+def spare_ticks(nodes: int) -> float:
+    """Return how many ticks longer than one an idle node of such a mesh may take to its next heartbeat.
+
+    Each heartbeat goes to the replicas of all nodes. So an idle mesh sends a number that does not depend on
+    the number of its nodes, up to 60 of them.
+    """
+    return min(max(1.0, nodes / _BEATS_OF_ALL), _MAX_TICKS) - 1.0
 
 
 class HealthCheck(NamedTuple):
@@ -60,3 +78,10 @@ class Vitals(NamedTuple):
     cpu_utilisation: float | None = None
     gpu_utilisation: float | None = None
     faults: tuple[str, ...] = ()
+
+
+class ServiceFigures(NamedTuple):
+    """What a node's service knows of itself: open streams of events, and how long requests take."""
+
+    streams: int
+    seconds: Histogram

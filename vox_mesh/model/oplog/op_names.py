@@ -10,6 +10,7 @@ from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
+from vox_mesh.model.oplog.segment import ARCHIVE
 from vox_mesh.model.oplog.verification import (
     ADMIT_NODE,
     APPROVE,
@@ -20,6 +21,7 @@ from vox_mesh.model.oplog.verification import (
     REQUEST,
     TRANSFER,
 )
+from vox_mesh.model.retention.ops import PRUNE, SET_RETENTION
 
 RESTORE: Final = "RestoreBackup"
 BREAK: Final = "BreakLock"
@@ -47,12 +49,24 @@ SET_BUDGET: Final = "SetBudget"
 REMOVE_BUDGET: Final = "RemoveBudget"
 
 MESH_KINDS: Final = (
-    *(ADD_RULE, REMOVE_RULE),
+    *(ADD_RULE, REMOVE_RULE, SET_RETENTION, PRUNE),
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(DELEGATE, ADMIT_NODE, *OWNER_GRANTS),
     *(REQUEST, APPROVE, DENY),
     *(ANSWER, ESCALATE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
-    *(ANCHOR, INITIALISE, OPEN_CHAIN, BREAK, APPLY, DROP, RESOLVE, SET_TEMPO, TEMPO_DECISION, ROLLED_BACK),
+    *(
+        ANCHOR,
+        ARCHIVE,
+        INITIALISE,
+        OPEN_CHAIN,
+        BREAK,
+        APPLY,
+        DROP,
+        RESOLVE,
+        SET_TEMPO,
+        TEMPO_DECISION,
+        ROLLED_BACK,
+    ),
 )
 """Kinds of op that only the services of the mesh write."""
 

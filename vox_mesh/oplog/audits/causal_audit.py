@@ -18,10 +18,13 @@ class CausalAudit:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def findings(self, node_id: str | None, last_id: int) -> list[ChainFinding]:
-        """Return the ops of one chain, or of all, with a cause that is missing or was committed later."""
+    async def findings(self, node_id: str | None, last_id: int, after_id: int = 0) -> list[ChainFinding]:
+        """Return the ops of one chain, or of all, with a cause that is missing or was committed later.
+
+        Only ops committed after one and up to another are looked at.
+        """
         found: list[ChainFinding] = []
-        for after in range(0, last_id, _WINDOW):
+        for after in range(after_id, last_id, _WINDOW):
             values = (*self._store.mesh_id, node_id, after, min(after + _WINDOW, last_id))
             for row in await self._store.read(_SQL["effects_before_causes"], values):
                 what = f"it names the op {row['cause']} as its cause, which was not there before it"

@@ -240,13 +240,16 @@ class Approvals:
     async def _approver(self, request: ApprovalRequest, kind: str) -> tuple[Permit, str | None]:
         """Return the permit by which the acting agent decides on a request, and why it may not."""
         author, agent = self._writer.identity, self._writer.acting_agent
-        grant_id = approving_grant(await self._grant_log.history(), request, agent, self._clock.now_ms)
+        history = await self._grant_log.history()
+        grant_id = approving_grant(history, request, agent, self._clock.now_ms)
         if grant_id is not None:
             return self._permits.by(agent, grant_id), None
         permit = self._permits.without_grant(agent)
         if agent == request.agent:
             return permit, _OWN if kind == APPROVE else None
-        is_owner = agent == author.node_id and await self._ownership.may_act(author.chain, author.key.public)
+        is_owner = history.acts_as_node(agent, author.chain) and await self._ownership.may_act(
+            author.chain, author.key.public
+        )
         return permit, None if is_owner else _NOT_APPROVER
 
     # --- applying --------------------------------------------------------------------------------

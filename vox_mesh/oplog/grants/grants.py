@@ -9,6 +9,7 @@ from vox_mesh.errors import BadValue, NotKnown
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.keys import SigningKey, checked_public_key
+from vox_mesh.model.base.reserved import refuse_person_agent
 from vox_mesh.model.grants.capability import Act, Capability
 from vox_mesh.model.grants.grant import Grant, SignedGrant, Terms, delegation_fault
 from vox_mesh.model.grants.history import AdmittedAgent, GrantHistory, GrantRecord
@@ -54,13 +55,15 @@ _SKEW_MS: Final = 60_000
 clock is behind must not refuse it until then."""
 
 _NOT_IN_FORCE: Final = "grant_not_in_force"
+_NOT_DELEGABLE: Final = "grant_not_delegable"
 _NOT_ADMITTED: Final = "agent_not_admitted"
 _TOO_MANY: Final = "too_many_agents"
 _TOO_SHORT: Final = "delegation_too_short"
 _TOO_MANY_DELEGATIONS: Final = "too_many_delegations"
 _HINTS: Final = {
-    _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force; each has at most"
-    f" {MAX_DELEGATIONS} delegations",
+    _NOT_IN_FORCE: "run `vox-mesh grant list` to see the grants in force",
+    _NOT_DELEGABLE: f"run `vox-mesh grant list`: it must be in force, with fewer than {MAX_DELEGATIONS}"
+    " delegations in force",
     _TOO_SHORT: f"a delegation must last at least {MIN_DELEGATION_S} s when it is recorded",
     _TOO_MANY_DELEGATIONS: f"an agent can make {MAX_DELEGATIONS_OF_AGENT} delegations, and each counts"
     " until a day after its end: delegate for longer, or ask the owner for a grant",
@@ -114,6 +117,7 @@ class Grants:
         """
         if public_key is not None:
             checked_public_key(public_key, hint="copy it from `vox-mesh agents init`")
+        refuse_person_agent(agent)
         op_id, admitted = new_key(), AdmittedAgent(checked_agent(agent), public_key)
         limit = Statement(_SQL["refuse_if_many_agents"], (*self._mesh, agent, MAX_AGENTS), refusal=_TOO_MANY)
         admit = Statement(_SQL["admit"], (*self._mesh, agent, public_key, op_id))
@@ -208,7 +212,7 @@ class Grants:
             yield Statement(_SQL["refuse_unless_admitted"], is_admitted, refusal=_NOT_ADMITTED)
         of_parent = (*self._mesh, parent.grant_id)
         in_force = (*of_parent, MAX_DELEGATIONS)
-        yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_IN_FORCE)
+        yield Statement(_SQL["refuse_unless_delegable"], in_force, refusal=_NOT_DELEGABLE)
         least = (*self._mesh, grant.terms.until_ms, MIN_DELEGATION_S * 1_000)
         yield Statement(_SQL["refuse_if_short"], least, refusal=_TOO_SHORT)
         by_agent = (*of_parent, MAX_DELEGATIONS_OF_AGENT)

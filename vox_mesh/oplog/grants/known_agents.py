@@ -1,6 +1,7 @@
 """Known agents: the admitted agents and their grants, as a process remembers them for up to a second.
 
-So a request of an unknown agent reads nothing from the database: all of them together read it once a second.
+So a request of an agent usually reads nothing from the database. Before one is refused, it is asked again: an
+agent may act right after its grant.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from vox_mesh.model.grants.history import GrantHistory
 from vox_mesh.model.locks.patterns import prefix_covers
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.grant_log import GrantLog
+from vox_mesh.oplog.grants.shared_reading import SharedReading
 
 _log = logging.getLogger(__name__)
 
-_REUSE_S: Final = 1.0
 _PATIENCE_S: Final = 0.5
 """How long a request waits for news, if something is known already."""
 
@@ -36,10 +37,8 @@ class KnownAgents:
     def __init__(self, log: GrantLog, clock: MeshClock, monotonic: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self._monotonic = monotonic
         self._history: GrantHistory | None = None
-        self._read_at: float | None = None
-        self._reading = asyncio.Lock()
+        self._reading = SharedReading(self._read, monotonic)
 
     async def refresh(self) -> None:
         """Read the log if what is known is older than a second.
@@ -50,23 +49,26 @@ class KnownAgents:
         Raises:
             Unreachable: Nothing is known yet.
         """
-        if not self._is_fresh():
-            async with self._reading:
-                if not self._is_fresh():
-                    await self._read()
+        await self._reading.reuse()
+        self._refuse_if_unknown()
+
+    async def renew(self) -> None:
+        """Read the log, before a request is refused for what may have changed since; else as `refresh`."""
+        await self._reading.renew()
+        self._refuse_if_unknown()
+
+    def _refuse_if_unknown(self) -> None:
         if self._history is None:
             raise Unreachable("agents of the mesh are not known yet: the database does not answer")
 
-    async def _read(self) -> None:
+    async def _read(self) -> bool:
         try:
             async with asyncio.timeout(_FIRST_S if self._history is None else _PATIENCE_S):
                 self._history = await self._log.history()
         except (MeshError, TimeoutError) as error:
             _log.debug("agents not read: %s", error)
-        self._read_at = self._monotonic()
-
-    def _is_fresh(self) -> bool:
-        return self._read_at is not None and self._monotonic() < self._read_at + _REUSE_S
+            return False
+        return True
 
     @property
     def _known(self) -> GrantHistory:

@@ -44,6 +44,9 @@ _RECENT_MS: Final = 1_000
 """How old the known history of grants may be for a first attempt. The guard of a write refuses what is no
 longer granted, and then it is read again."""
 
+_AWAY_MS: Final = 1_000
+"""For how long the database is not asked whether grants are in use after it did not answer."""
+
 
 Acted = TypeVar("Acted")
 Send = Callable[[Script], Awaitable[Outcome]]
@@ -105,6 +108,7 @@ class Permits:
         self._writer = writer
         self._need_grants: set[str] = set()
         self._are_in_use: bool | None = None
+        self._unanswered_ms: int | None = None
         self._last_read: tuple[int, GrantHistory] | None = None
         self._must_be_strict = must_be_strict
         self._was_strict = False
@@ -321,9 +325,12 @@ class Permits:
     async def _is_in_use(self) -> bool:
         """Return whether agents were admitted, or the mesh is strict; asked until one is refused."""
         if self._are_in_use is None:
+            if self._unanswered_ms is not None and self._clock.now_ms - self._unanswered_ms < _AWAY_MS:
+                return False  # else each write would wait as long as a read may take before it is spooled
             try:
                 rows = await self._store.read(_SQL["is_in_use"], self._store.mesh_id)
             except DatabaseUnavailable:
+                self._unanswered_ms = self._clock.now_ms
                 return False
             self._are_in_use = bool(rows.value)
         return self._are_in_use

@@ -59,6 +59,8 @@ class Pulse:
         self._listeners: dict[_Listener, None] = {}
         """In the order in which they began, which is that in which they hear of a beat."""
         self._beat_task: asyncio.Task[None] | None = None
+        self._last_ms = 0
+        """When the last beat began that the listeners know of."""
         self.source = TempoSource.POLICY
         """Which plan the tempo comes from."""
         self.lateness = Histogram(_LATENESS_BUCKETS_S)
@@ -77,6 +79,7 @@ class Pulse:
         listener = _Listener()
         self._listeners[listener] = None
         if self._beat_task is None:
+            self._last_ms = self._context.beat().epoch_ms  # the next one may begin before the task does
             beat_loop = self._context.store.faults.keep_running("pulse", self._beat)
             self._beat_task = asyncio.create_task(
                 beat_loop, name="vox-mesh-pulse", context=detached_context()
@@ -102,7 +105,7 @@ class Pulse:
 
     async def _beat(self) -> None:
         context = self._context
-        metronome = Metronome(last_ms := context.beat().epoch_ms)
+        metronome = Metronome(last_ms := self._last_ms)
         while True:
             await context.times.until(context.timeline.beat_at(last_ms).ends_ms, or_set_back=True)
             now_ms = context.times.now_ms
@@ -116,7 +119,7 @@ class Pulse:
                 )
                 metronome = Metronome(context.beat(now_ms).window_ms - 1)
             for beat in metronome.beats(context.timeline, now_ms):
-                last_ms = beat.epoch_ms
+                self._last_ms = last_ms = beat.epoch_ms
                 frame = self._frame(beat)
                 self.lateness.observe((now_ms - last_ms) / 1_000)
                 for listener in self._listeners:

@@ -45,6 +45,7 @@ _DAMAGE_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 _DROP_PAGES: Final = "PRAGMA shrink_memory"
+_LOAD_SCHEMA: Final = "SELECT 1 FROM sqlite_master LIMIT 0"
 _ALLOWED: Final = (_DECLARES, (sqlite3.SQLITE_PRAGMA, "shrink_memory"))
 _HEADER_BYTES: Final = 100
 
@@ -110,8 +111,10 @@ class Reader:
         self._thread_connections: list[_KeptConnection] = []  # idle connections for other threads
         self._columns: dict[str, tuple[str, ...]] = {}  # by query, for the inline connection
         self._refused: set[str] = set()  # queries that it does not answer
+        self._prepared: set[str] = set()  # queries that it has run
         self._as_of = 0  # rises whenever the file may have changed
         self._until = 0.0
+        self._limit_s = math.inf
         self._last_late = ""
         self.found_damage = False
         """Whether SQLite has found a damaged page."""
@@ -144,13 +147,14 @@ class Reader:
         sql = statement.sql
         if sql in self._refused:
             return None
-        self._until = time.perf_counter() + limit_s
         try:
             kept = self._inline
             if kept is None:
                 kept = self._inline = self._open()
+                kept.cursor.execute(_LOAD_SCHEMA).fetchall()  # steps of that are none of the query's
                 kept.connection.set_progress_handler(self._is_late, _STEPS_INLINE)
-                self._until = time.perf_counter() + limit_s  # opening does not count
+            self._limit_s = limit_s
+            self._until = math.inf if self._is_new(sql) else time.perf_counter() + limit_s
             return _rows(kept.cursor, statement, {} if self._is_original else self._columns)
         except TooLong:
             self._last_late = sql
@@ -168,6 +172,18 @@ class Reader:
                         del self._slow_queries[next(iter(self._slow_queries))]
                     self._slow_queries[sql] = limit_s
                 self._last_late = sql
+
+    def _is_new(self, sql: str) -> bool:
+        """Return whether the inline connection prepares a query first. That does not count as its time.
+
+        Otherwise a long query would be interrupted, and prepared again, at every read.
+        """
+        if sql in self._prepared:
+            return False
+        if len(self._prepared) >= _MAX_KNOWN:
+            self._prepared.clear()
+        self._prepared.add(sql)
+        return True
 
     def query_in_thread(self, statement: Statement, limit_s: float) -> Rows | None:
         """Run a query on its own connection; may be called in any thread.
@@ -216,7 +232,7 @@ class Reader:
     def revalidate(self) -> None:
         """Revalidate the inline connection after a change of the file, or close it."""
         if self._inline is not None and self._inline.as_of != self._as_of:
-            self._until = math.inf  # the last query's limit does not apply here
+            self._until = self._limit_s = math.inf  # the last query's limit does not apply here
             if not self._revalidate(self._inline):
                 self._close_inline()
 
@@ -233,6 +249,7 @@ class Reader:
             self._inline = None
             self._columns.clear()
             self._refused.clear()
+            self._prepared.clear()
 
     def _revalidate(self, kept: _KeptConnection) -> bool:
         """Drop a connection's cached pages. Return whether it is still usable.
@@ -269,7 +286,10 @@ class Reader:
             self.found_damage = True
 
     def _is_late(self) -> bool:
-        return time.perf_counter() > self._until
+        now = time.perf_counter()
+        if self._until == math.inf:  # the query was prepared, and has begun
+            self._until = now + self._limit_s
+        return now > self._until
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(

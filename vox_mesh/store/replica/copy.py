@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from enum import IntEnum
 from pathlib import Path
 from typing import Final, TypeVar
+
+import orjson
 
 from vox_mesh.errors import NoAnswer
 from vox_mesh.store.engines.reader import QUICK_S, SLOW_S, LoopTurn, Reader, TooLong
@@ -15,6 +18,7 @@ from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pages import PageFile
 from vox_mesh.store.replica.replica import Restarted, Spoiled
+from vox_mesh.store.replica.table_pages import HEARTBEAT_TABLES, TablePages
 from vox_mesh.store.replica.wire import WalFrame
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
@@ -93,6 +97,20 @@ _SLOW_READS: Final = 2
 """The number of slow queries that may delay changes at the same time."""
 
 _MAX_WAIT_S: Final = 0.05
+_ROOTS: Final = Statement(
+    "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name IN (SELECT value FROM json_each(?))",
+    (orjson.dumps(HEARTBEAT_TABLES).decode(),),
+)
+
+
+class Applied(IntEnum):
+    """What frames of the log have changed."""
+
+    NOTHING = 0
+    """The transaction is not complete."""
+    HEARTBEATS = 1
+    """Rows of the tables that heartbeats change, and nothing else."""
+    ANYTHING = 2
 
 
 class Copy:
@@ -107,6 +125,7 @@ class Copy:
         self._thread = SerialThread("vox-mesh-replica")
         self._arrived = 0  # the number of the next frame to receive
         self._loop_turn = LoopTurn()
+        self._heartbeats = TablePages(self._file.read_page, self._heartbeat_roots)
         self.is_readable = False
         """Whether it holds a consistent state of the primary; set by the follower."""
         self.is_damaged = False
@@ -151,6 +170,7 @@ class Copy:
         if self.log_id and self._overtaken is not None:
             await self._overtaken.keep_if_ahead()
         await self._change(lambda: self._file.start_over(log_id))
+        self._heartbeats.forget()
         self.is_damaged = self._reader.found_damage = False
 
     def expect(self, *, again: bool = False) -> int:
@@ -163,8 +183,8 @@ class Copy:
         self._arrived = self.next_frame - self.is_checking
         return self._arrived
 
-    async def take(self, frames: Sequence[WalFrame]) -> bool:
-        """Add the next frames of the log. Return whether a transaction among them was applied."""
+    async def take(self, frames: Sequence[WalFrame]) -> Applied:
+        """Add the next frames of the log. Return what was applied: complete transactions only."""
         for frame in frames:
             if frame.number != self._arrived:
                 raise NoAnswer(f"the log skipped from frame {self._arrived} to {frame.number}")
@@ -179,18 +199,25 @@ class Copy:
                 self._file.add(frames)
             else:
                 await self._run_in_thread(lambda: self._file.add(frames))
-            return False
+            return Applied.NOTHING
         # If several of these transactions changed a page, only its last state counts.
         pages = {frame.page_number: frame for frame in frames[: last + 1]}
 
-        def apply() -> None:
+        def apply() -> frozenset[int]:
             self._refuse_if_modified()
             self._file.add(list(pages.values()))
+            changed = self._file.pending
             self._file.apply(frames[last].number + 1, frames[last].size_after, frames[last].checksum)
             self._file.add(frames[last + 1 :])
+            return changed
 
-        await self._change(apply, inline=is_short)
-        return True
+        changed = await self._change(apply, inline=is_short)
+        return Applied.HEARTBEATS if self._heartbeats.hold_all(changed) else Applied.ANYTHING
+
+    def _heartbeat_roots(self) -> list[int] | None:
+        """Return the root pages of the tables that heartbeats change, if all of them can be found now."""
+        rows = self.read_now(_ROOTS)
+        return None if rows is None or len(rows) < len(HEARTBEAT_TABLES) else [row[0] for row in rows]
 
     async def take_older(self, frames: Sequence[WalFrame]) -> None:
         """Add pages of a snapshot, which arrive newest first: the frame to compare with comes last."""
@@ -224,6 +251,7 @@ class Copy:
             self._file.apply_snapshot(next_frame, size_after, checksum)
 
         await self._change(apply)
+        self._heartbeats.forget()
         self._arrived = next_frame
 
     def _refuse_if_modified(self) -> None:

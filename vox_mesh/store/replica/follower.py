@@ -20,7 +20,7 @@ from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Interrupted, Progress, ReplicaState, ReplicaStatus, Restarted
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-from vox_mesh.store.watch.changes import Changes
+from vox_mesh.store.watch.changes import ChangeCount, Changes
 from vox_mesh.store.write.retry import backoff_s
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class ReplicaFollower(ABC):
         self._as_of = _NEVER
         self._disk_full_count = 0  # consecutive failures because the disk was full
         self._fault_count = 0  # consecutive unexpected faults
-        self._progress = Changes()
+        self._progress = ChangeCount()
         self._refresh_requested = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="vox-mesh-replica")

@@ -95,9 +95,18 @@ class PageFile:
         return self._entries
 
     @property
+    def pending(self) -> frozenset[int]:
+        """Return the numbers of the pages to be applied."""
+        return frozenset(self._pending)
+
+    @property
     def size(self) -> int:
         """Return the size of the database in bytes."""
         return self._mark.record.pages * PAGE
+
+    def read_page(self, number: int) -> bytes:
+        """Return a page as it was last applied; empty if there is none."""
+        return os.pread(self._file, PAGE, (number - 1) * PAGE)
 
     # --- opening ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from vox_mesh.errors import NoAnswer, SyncRefused
 from vox_mesh.store.background import BackgroundFaults
-from vox_mesh.store.replica.copy import Copy
+from vox_mesh.store.replica.copy import Applied, Copy
 from vox_mesh.store.replica.follower import CopyState, ReplicaFollower
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
@@ -164,7 +164,7 @@ class PushedReplica(ReplicaFollower):
                         applied = await self._copy.take(frames)
                         self._note_received()
                         if applied:
-                            self._note_applied()
+                            self._note_applied(applied)
                 raise NoAnswer("the primary ended the push stream")
             except NeedsSnapshot:
                 self._awaits_snapshot = True
@@ -262,10 +262,10 @@ class PushedReplica(ReplicaFollower):
         self._note_verified_history()
         self._settle_hellos()
 
-    def _note_applied(self) -> None:
+    def _note_applied(self, applied: Applied = Applied.ANYTHING) -> None:
         """Notify watches of a commit."""
         if self._copy.is_readable:
-            self._changes.bump()
+            self._changes.bump(is_heartbeat=applied is Applied.HEARTBEATS)
 
     def _settle_hellos(self) -> None:
         """Settle the hellos whose position the copy has reached."""

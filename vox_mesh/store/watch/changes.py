@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -20,13 +20,11 @@ class Change(NamedTuple):
     in_touch: bool
 
 
-class Changes:
+class ChangeCount:
     """A change counter. Waiters see only the latest count, so nothing is queued."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.watches = 0
-        """The number of watches, which must notice within 5 s that the database is unreachable."""
         self._next = asyncio.Event()
         self._waiting = 0
 
@@ -53,6 +51,28 @@ class Changes:
         return self.count
 
 
+class Changes(ChangeCount):
+    """Counts all commits, and apart from them the ones that changed more than the heartbeats of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches = 0
+        """The number of watches, which must notice within 5 s that the database is unreachable."""
+        self.but_heartbeats = ChangeCount()
+        """A commit counts here, too, unless it is known to be nothing but a heartbeat."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether anything waits for a change."""
+        return super().is_awaited or self.but_heartbeats.is_awaited
+
+    def bump(self, *, is_heartbeat: bool = False) -> None:
+        """Raise the count, because something was committed or may have been."""
+        super().bump()
+        if not is_heartbeat:
+            self.but_heartbeats.bump()
+
+
 class ChangeSource(Protocol):
     """Counts commits, as a store does."""
 
@@ -66,6 +86,39 @@ class ChangeSource(Protocol):
 
     async def changed(self, since: int) -> int:
         """Wait until the count differs from `since`, and return it."""
+
+
+class SomeChanges:
+    """Some of the commits of a source, which are counted apart."""
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        counted: ChangeCount,
+        changed: Callable[[int, ChangeCount], Awaitable[int]],
+    ) -> None:
+        """`changed` waits for the given count."""
+        self._source = source
+        self._counted = counted
+        self._changed = changed
+
+    @property
+    def change_count(self) -> int:
+        """Return a number that rises with every such commit."""
+        return self._counted.count
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Return whether current committed data can be read, as far as is known."""
+        return self._source.is_in_touch
+
+    async def changed(self, since: int) -> int:
+        """Wait until the count differs from `since`, and return it."""
+        return await self._changed(since, self._counted)
+
+    def changes(self, *, interval_s: float | None = None, debounce_s: float = 0.0) -> ChangeLoop:
+        """Repeat work after each such commit, as `Store.changes` does after all."""
+        return ChangeLoop(self, interval_s=interval_s, debounce_s=debounce_s)
 
 
 class ChangeLoop:
@@ -91,6 +144,7 @@ class ChangeLoop:
         self._seen = source.change_count if since is None else since
         self._is_first = since is None
         self._is_woken = False
+        self._not_before = 0.0
         self._limit_s: float | None = None
         self._timeout: asyncio.Timeout | None = None
 
@@ -103,6 +157,8 @@ class ChangeLoop:
                 await self._wait()
             if self.debounce_s:
                 await asyncio.sleep(self.debounce_s)
+            if (rest_s := self._not_before - asyncio.get_running_loop().time()) > 0:
+                await asyncio.sleep(rest_s)
         self._is_first = self._is_woken = False
         self._limit_s = None
         self._seen = self._source.change_count  # before the body reads
@@ -130,6 +186,13 @@ class ChangeLoop:
         """Sleep, and start the next turn without waiting for a commit."""
         await asyncio.sleep(seconds)
         self.wake()
+
+    def rest(self, seconds: float) -> None:
+        """Start the next turn after this time at the earliest: a busy mesh commits all the time.
+
+        A commit after a longer time without any still starts a turn at once.
+        """
+        self._not_before = asyncio.get_running_loop().time() + seconds
 
     def wait_at_most(self, seconds: float) -> None:
         """Start the next turn after this time even without a commit."""

@@ -55,7 +55,7 @@ class EndWatch:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self._changes = self._store.changes()
+        self._changes = self._store.but_heartbeats.changes()
         try:
             async for turn in self._changes:
                 if not self._waiting:

@@ -13,8 +13,8 @@ from vox_mesh.http.principals.needs import NOTHING, SIGNATURE, reads_of_others
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.nodes.agents import MAX_AGENTS
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.agent_page import AgentPageView, page_of
-from vox_mesh.views.agents import ListedAgentView, with_grants
+from vox_mesh.views.agents.agent_page import AgentPageView, page_of
+from vox_mesh.views.agents.agents import ListedAgentView, with_grants
 from vox_mesh.views.locks import HeartbeatView
 
 AGENTS: Final = Operations("agents")

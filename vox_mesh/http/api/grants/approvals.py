@@ -14,7 +14,7 @@ from vox_mesh.http.principals.needs import NOTHING, READS
 from vox_mesh.http.principals.ownership import owns_approval
 from vox_mesh.model.grants.approval import MAX_REASON
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.approvals import ApprovalView
+from vox_mesh.views.grants.approvals import ApprovalView
 
 APPROVALS: Final = Operations("approvals")
 

@@ -14,7 +14,7 @@ from vox_mesh.http.api.pages import Page, PageQuery
 from vox_mesh.http.principals.needs import NOTHING, reads_of_others
 from vox_mesh.model.grants.grant import MAX_BYTES, SignedGrant
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.grants import GrantCheckView, GrantView, grants_of
+from vox_mesh.views.grants.grants import GrantCheckView, GrantView, grants_of
 
 GRANTS: Final = Operations("grants")
 

@@ -1,0 +1,1 @@
+"""Scripted agents edit one repository over MCP and hooks; one is killed, and one ignores denials."""

@@ -1,0 +1,1 @@
+"""Attacks on the hooks of hosts of agents."""

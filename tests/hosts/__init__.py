@@ -1,0 +1,1 @@
+"""Tests of what joins hosts of agents to the mesh."""

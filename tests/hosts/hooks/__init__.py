@@ -1,0 +1,1 @@
+"""Tests of hooks: what hosts report, and what they are answered."""

@@ -1,0 +1,1 @@
+"""The MCP server: its tools, its transports, and who may use them."""

@@ -1,0 +1,1 @@
+"""The console of a node over real sockets."""

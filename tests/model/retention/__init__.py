@@ -1,0 +1,1 @@
+"""The policies of retention, and which rows may go."""

@@ -1,0 +1,1 @@
+"""Tests of hosts of agents with real processes."""

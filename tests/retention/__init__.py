@@ -1,0 +1,1 @@
+"""Retention: what is pruned, and what is not."""

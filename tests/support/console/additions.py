@@ -1,0 +1,100 @@
+"""What a test adds to the fleet, to act on it: each is new, so tests do not meet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from tools.fleet.fleet import CODERS, Fleet, record_conflict, report, schedule, send_message, take
+from tools.fleet.node_process import settings_of
+from vox_mesh import Manifest, Mesh, load_settings
+from vox_mesh.store.script import new_key
+
+
+def new_name(word: str) -> str:
+    """Return a name that nothing else has."""
+    return f"{word}.{new_key()[-6:].lower()}"
+
+
+class Conflicting(NamedTuple):
+    """A conflict, and the row that it is about."""
+
+    conflict_id: str
+    name: str
+
+
+@asynccontextmanager
+async def opened(fleet: Fleet) -> AsyncIterator[Mesh]:
+    """Open the mesh of the fleet as a command does."""
+    async with Mesh.open_command(load_settings(**settings_of(fleet.folder, "north"))) as mesh:
+        yield mesh
+
+
+async def add_conflict(
+    fleet: Fleet, text: str = "use the blue pool", *, name: str | None = None
+) -> Conflicting:
+    """Have two agents write one row."""
+    name = name or new_name("notes")
+    async with opened(fleet) as mesh:
+        return Conflicting(await record_conflict(mesh, name, text), name)
+
+
+async def row_of(fleet: Fleet, name: str) -> dict[str, Any]:
+    """Return a row that had a conflict."""
+    async with opened(fleet) as mesh:
+        found = await mesh.occ.read("memories", {"memory_key": name})
+    assert found is not None
+    return found
+
+
+async def add_approval(fleet: Fleet, kind: str, payload: Any = None) -> str:
+    """Have an agent ask for a job that needs an approval; return the id of the approval."""
+    body = {"manifests": [{"kind": kind, "payload": payload}], "new": True}
+    answer = await fleet.node.ask("POST", "/v1/jobs", body, agent="deployer")
+    assert answer.status_code == HTTPStatus.FORBIDDEN, answer.text
+    approval: str = answer.json()["approval_id"]
+    return approval
+
+
+async def add_question(fleet: Fleet, text: str, choices: tuple[str, ...] = ()) -> str:
+    """Have a job ask a question; return the id of the job."""
+    kind = new_name("ask")
+    await schedule(fleet.node, {"kind": kind})
+    job, token = await take(fleet.node, kind, CODERS[2])
+    question = {"text": text, "choices": [*choices]}
+    await report(fleet.node, job, token, CODERS[2], "needs_input", question=question)
+    return job
+
+
+async def add_lock(fleet: Fleet, agent: str = CODERS[2]) -> str:
+    """Have an agent hold a lock; return its key."""
+    key = f"file:src/{new_key()[-6:].lower()}.py"
+    await fleet.node.send("/v1/locks", {"keys": [key], "agent": agent, "ttl": "1h"})
+    return key
+
+
+async def add_failed_job(fleet: Fleet, kind: str, reason: str = "exit code 1") -> str:
+    """Have a job fail for good; return its id."""
+    await schedule(fleet.node, {"kind": kind, "max_attempts": 1})
+    job, token = await take(fleet.node, kind, CODERS[2])
+    await report(fleet.node, job, token, CODERS[2], "failed", reason=reason, retry=False)
+    return job
+
+
+async def add_dead_letter(fleet: Fleet, payload: Any) -> str:
+    """Have a message die; return its id."""
+    receiver = f"pager-{new_key()[-6:].lower()}"
+    message = await send_message(fleet.node, "monitor", receiver, payload, max_attempts=1)
+    (claimed,) = await fleet.node.send(f"/v1/inbox/{receiver}/claim", {"limit": 1})
+    nack = {"claim_owner": claimed["claim_owner"], "reason": "no such pager"}
+    await fleet.node.send(f"/v1/messages/{message}/nack", nack)
+    return message
+
+
+async def add_ended_jobs(fleet: Fleet, kind: str, count: int) -> None:
+    """Have this many jobs of a kind end without success: they are aborted."""
+    async with opened(fleet) as mesh:
+        manifests = [Manifest.of(kind=kind, payload={"n": number}) for number in range(count)]
+        await mesh.jobs.abort(*await mesh.jobs.schedule_all(manifests), reason="not now")

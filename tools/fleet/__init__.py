@@ -1,0 +1,1 @@
+"""A fleet with something of everything, for tests, screenshots and measurements of the web console."""

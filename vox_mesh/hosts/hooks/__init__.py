@@ -1,0 +1,1 @@
+"""Hooks: what hosts of agents report, and what they are answered."""

@@ -1,0 +1,1 @@
+"""Edit documents as text, so that what others wrote stays unchanged, byte for byte."""

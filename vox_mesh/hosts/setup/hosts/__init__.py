@@ -1,0 +1,1 @@
+"""The hosts: where each keeps its hooks, and the handlers it needs."""

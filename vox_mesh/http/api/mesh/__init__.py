@@ -1,0 +1,1 @@
+"""Operations on the mesh as a whole."""

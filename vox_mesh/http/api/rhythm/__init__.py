@@ -1,0 +1,1 @@
+"""Operations on the rhythm, and on requests for help."""

@@ -1,0 +1,1 @@
+"""MCP over HTTP: the tools of agents at `/mcp` of a node."""

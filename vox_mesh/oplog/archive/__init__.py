@@ -1,0 +1,1 @@
+"""The archive of the log: segments in files, elsewhere than the database."""

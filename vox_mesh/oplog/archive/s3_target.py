@@ -1,0 +1,106 @@
+"""A bucket of an S3-compatible service, by plain HTTP requests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from vox_mesh.errors import ArchiveFailed
+from vox_mesh.oplog.archive.aws_signature import Credentials, quoted_path, signed_headers
+from vox_mesh.oplog.archive.segment_file import blocks_of, file_digest
+
+if TYPE_CHECKING:
+    import httpx
+
+_NO_CONTENT: Final = hashlib.sha256(b"").hexdigest()
+_DEADLINE_S: Final = 600.0
+_STEP_TIMEOUT_S: Final = 30.0
+
+
+class S3Target:
+    """The objects below a path of a service: `https://HOST/BUCKET/PREFIX`."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        parts = urlsplit(url)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.netloc
+        self._path = parts.path.rstrip("/")
+        self._credentials = credentials
+
+    def __str__(self) -> str:
+        return self._origin + self._path
+
+    async def put(self, name: str, file: Path) -> None:
+        """Store an object. The service compares its content with the digest that is signed."""
+        digest, stat = await asyncio.to_thread(lambda: (file_digest(file), file.stat()))
+
+        async def content() -> AsyncIterator[bytes]:
+            for block in blocks_of(file):
+                yield block
+
+        async with self._client() as client, self._deadline(name):
+            headers = self._headers("PUT", name, digest) | {"content-length": str(stat.st_size)}
+            answer = await client.put(self._url(name), headers=headers, content=content())
+            self._check(answer, name)
+
+    @asynccontextmanager
+    async def get(self, name: str, size: int) -> AsyncIterator[Path]:
+        """Download an object of this size to a temporary file."""
+        with tempfile.TemporaryDirectory(prefix="vox-mesh-archive-") as folder:
+            path = Path(folder) / name
+            async with self._client() as client, self._deadline(name):
+                headers = self._headers("GET", name, _NO_CONTENT)
+                async with client.stream("GET", self._url(name), headers=headers) as answer:
+                    self._check(answer, name)
+                    with path.open("wb") as file:
+                        async for block in answer.aiter_raw():
+                            if file.tell() + len(block) > size:
+                                raise self._error(name, f"the object is larger than {size} bytes")
+                            await asyncio.to_thread(file.write, block)
+            yield path
+
+    def _client(self) -> httpx.AsyncClient:
+        import httpx  # imported late: it is large, and few commands archive
+
+        return httpx.AsyncClient(timeout=_STEP_TIMEOUT_S, trust_env=False, follow_redirects=False)
+
+    @asynccontextmanager
+    async def _deadline(self, name: str) -> AsyncIterator[None]:
+        import httpx
+
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                yield
+        except TimeoutError:
+            raise self._error(name, f"no answer within {_DEADLINE_S:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._error(name, str(error) or type(error).__name__) from None
+
+    def _url(self, name: str) -> str:
+        return self._origin + quoted_path(f"{self._path}/{name}")
+
+    def _headers(self, method: str, name: str, digest: str) -> dict[str, str]:
+        path = quoted_path(f"{self._path}/{name}")
+        return {
+            "host": self._host,
+            "accept-encoding": "identity",
+            **signed_headers(self._credentials, method, self._host, path, digest, datetime.now(UTC)),
+        }
+
+    def _check(self, answer: httpx.Response, name: str) -> None:
+        if answer.status_code != HTTPStatus.OK:
+            raise self._error(name, f"the service answered {answer.status_code} {answer.reason_phrase}")
+
+    def _error(self, name: str, what: str) -> ArchiveFailed:
+        return ArchiveFailed(
+            f"{self}/{name}: {what}",
+            hint="check VOX_ARCHIVE_URL, VOX_ARCHIVE_KEY_ID, VOX_ARCHIVE_SECRET and VOX_ARCHIVE_REGION",
+        )

@@ -1,0 +1,37 @@
+"""The archive of the log that the settings choose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vox_mesh.errors import BadSettings
+from vox_mesh.oplog.archive.target import ArchiveTarget, FolderTarget
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
+
+
+def archive_target(settings: Settings) -> ArchiveTarget:
+    """Return where segments of the log are archived. Raises `BadSettings` if no setting says so."""
+    if settings.archive_url is None:
+        if settings.archive_dir is None:
+            raise BadSettings(
+                "the log has no archive: neither VOX_ARCHIVE_DIR nor VOX_ARCHIVE_URL is set",
+                hint="for example VOX_ARCHIVE_DIR=/mnt/archive",
+            )
+        return FolderTarget(settings.archive_dir)
+    if settings.archive_dir is not None:
+        raise BadSettings(
+            "VOX_ARCHIVE_DIR and VOX_ARCHIVE_URL are both set", hint="unset one: the log has one archive"
+        )
+    if settings.archive_key_id is None or settings.archive_secret is None:
+        raise BadSettings(
+            "VOX_ARCHIVE_URL needs a key", hint="set VOX_ARCHIVE_KEY_ID and VOX_ARCHIVE_SECRET_FILE"
+        )
+    from vox_mesh.oplog.archive.aws_signature import Credentials  # imported late: few meshes have a bucket
+    from vox_mesh.oplog.archive.s3_target import S3Target
+
+    secret = settings.archive_secret.get_secret_value()
+    return S3Target(
+        settings.archive_url, Credentials(settings.archive_key_id, secret, settings.archive_region)
+    )

@@ -1,0 +1,1 @@
+"""Views of the dependencies of jobs: graphs and their drawings."""

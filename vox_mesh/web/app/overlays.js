@@ -1,0 +1,155 @@
+/** The command palette and the help. */
+import { html, useEffect, useRef, useState } from "../vendor.js";
+import { Icon } from "../parts/icon.js";
+import { Line } from "../parts/text.js";
+import { toast } from "../parts/toast.js";
+import { abort, retryJob } from "../screens/job/actions.js";
+import { breakLock } from "../screens/locks/break.js";
+import { get, segment, words } from "./api.js";
+import { KEYS, overlay } from "./keys.js";
+import { go, to } from "./router.js";
+import { SCREENS } from "./screens.js";
+import { may, signOut } from "./session.js";
+import { nextTheme } from "./theme.js";
+
+const PAUSE_MS = 120;
+/** Of how many things that were found there are actions. */
+const MAX_ACTED = 4;
+
+/** @typedef {{sort: string, id: string, title: string, detail: string | null}} Found */
+
+/** @typedef {{id: string, title: string, detail: string, icon: string, run: () => void}} Choice */
+
+/** Where things of each sort are shown.
+ * @type {Record<string, {icon: string, href: (id: string) => string}>} */
+const PLACES = {
+  job: { icon: "jobs", href: (id) => to("job", id) },
+  node: { icon: "fleet", href: (id) => to("fleet", "", { node: id }) },
+  agent: { icon: "fleet", href: (id) => to("agent", id) },
+  lock: { icon: "locks", href: (id) => to("locks", "", { key: id }) },
+  thread: { icon: "messages", href: (id) => to("messages", id) },
+  kind: { icon: "jobs", href: (id) => to("jobs", "", { kind: id }) },
+  conflict: { icon: "conflicts", href: (id) => to("conflicts", id) },
+};
+
+/** What can be done from anywhere, if its operation may be called.
+ * @type {(Choice & {needs?: string})[]} */
+const FIXED = [
+  ...SCREENS.map((each) => ({ id: each.name, title: each.title, detail: `g ${each.key}`, icon: each.name, run: () => go(to(each.name)) })),
+  { id: "failed", title: "Failed jobs", detail: "filter", icon: "jobs", run: () => go(to("jobs", "", { state: "failed" })) },
+  { id: "running", title: "Running jobs", detail: "filter", icon: "jobs", run: () => go(to("jobs", "", { state: "running" })) },
+  { id: "write", needs: "send_message", title: "Write a message", detail: "action", icon: "messages", run: () => go(to("messages", "", { write: "1" })) },
+  { id: "schedule", needs: "schedule_jobs", title: "Schedule a job", detail: "action", icon: "jobs", run: () => go(to("jobs", "", { new: "1" })) },
+  { id: "theme", title: "Change between light and dark", detail: "action", icon: "sun", run: nextTheme },
+  { id: "out", title: "Sign out", detail: "action", icon: "out", run: () => void signOut() },
+];
+
+export function Overlays() {
+  if (overlay.value === "palette") return html`<${Palette} />`;
+  return overlay.value === "help" ? html`<${Help} />` : null;
+}
+
+/** A dialog that closes with Escape or a click beside it.
+ * @param {{label: string, kind?: string, children?: any}} props */
+function Overlay({ label, kind = "", children }) {
+  const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  useEffect(() => element.current?.showModal(), []);
+  const close = () => (overlay.value = "");
+  const click = (/** @type {MouseEvent} */ event) => event.target === element.current && close();
+  return html`<dialog ref=${element} class=${kind} aria-label=${label} onClose=${close} onClick=${click}>${children}</dialog>`;
+}
+
+function Help() {
+  return html`<${Overlay} label="Keys">
+    <div class="inside">
+      <h2>Keys</h2>
+      <div class="keys">${KEYS.map(([key, text]) => html`<kbd>${key}</kbd><span>${text}</span>`)}</div>
+      <div class="actions"><button onClick=${() => (overlay.value = "")}>Close</button></div>
+    </div>
+  <//>`;
+}
+
+function Palette() {
+  const [text, setText] = useState("");
+  const [found, setFound] = useState(/** @type {Choice[]} */ ([]));
+  const [at, setAt] = useState(0);
+  useEffect(() => {
+    const ending = new AbortController();
+    const timer = setTimeout(async () => setFound(await find(text, ending.signal)), PAUSE_MS);
+    return () => {
+      clearTimeout(timer);
+      ending.abort();
+    };
+  }, [text]);
+  const wanted = text.trim().toLowerCase();
+  const choices = [...FIXED.filter((each) => each.title.toLowerCase().includes(wanted) && (!each.needs || may(each.needs))).slice(0, wanted ? 6 : 20), ...found];
+  const choose = (/** @type {Choice | undefined} */ choice) => {
+    if (!choice) return;
+    overlay.value = "";
+    choice.run();
+  };
+  const press = (/** @type {KeyboardEvent} */ event) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (event.key === "Enter") choose(choices[at]);
+    if (!step) return;
+    event.preventDefault();
+    setAt((at + step + choices.length) % Math.max(1, choices.length));
+  };
+  const type = (/** @type {InputEvent} */ event) => {
+    setText(/** @type {HTMLInputElement} */ (event.currentTarget).value);
+    setAt(0);
+  };
+  return html`<${Overlay} label="Find or do" kind="palette">
+    <input
+      value=${text}
+      onInput=${type}
+      onKeyDown=${press}
+      role="combobox"
+      aria-label="Find or do"
+      aria-expanded="true"
+      aria-controls="choices"
+      aria-activedescendant=${choices[at] ? `choice-${at}` : undefined}
+      placeholder="Find a job, node, agent or lock…"
+      autocomplete="off"
+    />
+    <ul id="choices" role="listbox" aria-label="Choices">
+      ${choices.map(
+        (each, index) => html`<li id=${`choice-${index}`} role="option" key=${each.id} aria-selected=${index === at ? "true" : "false"} onClick=${() => choose(each)}>
+          <${Icon} name=${each.icon} /><${Line} text=${each.title} max=${80} /><span class="quiet">${each.detail}</span>
+        </li>`,
+      )}
+    </ul>
+    ${choices.length === 0 && html`<p class="boot" role="status">Nothing found.</p>`}
+  <//>`;
+}
+
+/** Return what can be done with a thing that was found, if the person may.
+ * @param {Found} found @returns {Choice[]} */
+function actionOf({ sort, id, title, detail }) {
+  const act = (/** @type {string} */ needs, /** @type {string} */ label, /** @type {string} */ icon, /** @type {() => void} */ run) =>
+    may(needs) ? [{ id: `act ${sort} ${id}`, title: label, detail: "action", icon, run }] : [];
+  const path = `/v1/jobs/${segment(id)}`;
+  if (sort === "agent") return act("send_message", `Write to ${title}`, "messages", () => go(to("messages", "", { write: "1", to: id })));
+  if (sort === "lock") return act("break_lock", `Break the lock on ${title}…`, "locks", () => void breakLock({ lock_key: id, holder_agent: detail ?? "" }));
+  if (sort !== "job") return [];
+  return ["pending", "claimed", "running"].includes(detail ?? "")
+    ? act("abort_job", `Abort ${title} ${id.slice(0, 8)}…`, "cross", () => void abort(path))
+    : act("retry_job", `Retry ${title} ${id.slice(0, 8)}`, "retry", () => void retryJob(path).catch((error) => toast(words(error), { isBad: true })));
+}
+
+/** @param {string} text @param {AbortSignal} signal @returns {Promise<Choice[]>} */
+async function find(text, signal) {
+  if (text.trim().length < 2) return [];
+  try {
+    const { items } = await get("/v1/find", { q: text.trim() }, { signal });
+    const places = items.flatMap((/** @type {Found} */ each) => {
+      const place = PLACES[each.sort];
+      if (!place) return [];
+      const detail = each.sort === "agent" ? "agent" : `${each.sort} ${each.detail ?? ""}`;
+      return [{ id: `${each.sort} ${each.id}`, title: each.title, detail, icon: place.icon, run: () => go(place.href(each.id)) }];
+    });
+    return [...places, ...items.slice(0, MAX_ACTED).flatMap(actionOf)];
+  } catch {
+    return [];
+  }
+}
