@@ -88,11 +88,11 @@ def _bad_refused(history: History) -> Iterator[str | int]:
 
 
 def _every_route(history: History) -> Iterator[str | int]:
-    tried = {(each.data["route"], each.data["credential"]) for each in history.notes("hostile.answer")}
+    tried = {each.data["route"] for each in history.notes("hostile.tried")}
     routes = {path for note in history.notes("routes") for _, path in note.data["routes"]}
     for path in sorted(routes):
         yield 1
-        if tried and not any(route == path for route, _ in tried):
+        if tried and path not in tried:
             yield f"{path} was not tried"
 
 

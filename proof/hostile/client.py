@@ -57,6 +57,8 @@ class HostileClient:
         self._credential_of = credential_of
         self._rng = rng
         self._recorder = recorder
+        self._untried = {path for _, path in routes}
+        self.has_tried_every_route = asyncio.Event()
 
     async def run(self) -> None:
         """Send requests for all routes, several at once."""
@@ -77,6 +79,7 @@ class HostileClient:
     async def _send_all(self, session: aiohttp.ClientSession, requests: Iterator[HostileRequest]) -> None:
         for request in requests:
             node = self._rng.choice(list(self._urls))
+            self._note_try(request.route)
             try:
                 await self._send(session, node, request)
             except TimeoutError:
@@ -95,6 +98,13 @@ class HostileClient:
                 return
             body = await answer.content.read(_READ)
             self._note(node, request, answer.status, _fault(answer, request, body))
+
+    def _note_try(self, route: str) -> None:
+        if route in self._untried:
+            self._untried.discard(route)
+            self._recorder.note("hostile.tried", route=route)
+        if not self._untried:
+            self.has_tried_every_route.set()
 
     def _note(self, node: str, request: HostileRequest, status: int, fault: str) -> None:
         about: dict[str, Any] = {

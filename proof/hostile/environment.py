@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +33,9 @@ from vox_mesh import Settings
 _CALM: Final = 0.15
 _ATTACK: Final = 0.6
 """Shares of the run; the rest is vandalism."""
+
+_TRIED_S: Final = 60.0
+"""For how much longer than planned an attack may take until every route was tried, on a busy machine."""
 
 _UP_S: Final = 90.0
 _OVER_S: Final = 60.0
@@ -130,10 +133,11 @@ class HostileRun:
     async def _attack(self, mesh: AttackedMesh, trap: str) -> None:
         """Attack while honest work goes on; a node is killed meanwhile, and starts among hostile rows."""
         seconds, forger = self._plan.seconds * _ATTACK, self._forger(mesh, trap)
+        client = self._client(mesh, "client")
         self._recorder.note("attack")
         async with AsyncExitStack() as attacks:
             for kind, work in (
-                (Attack.REQUESTS, self._client(mesh, "client").run),
+                (Attack.REQUESTS, client.run),
                 (Attack.ROWS, self._writer(mesh, "writer", has_wrong_types=False).insert_all_the_time),
                 (Attack.FORGERIES, forger.run),
             ):
@@ -143,6 +147,9 @@ class HostileRun:
             await self._nodes[NODES[0]].kill()
             await asyncio.sleep(seconds / 2)
             await self._all(lambda node: node.until(UP), _UP_S, "to come up again")
+            if Attack.REQUESTS in self._plan.attacks:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(client.has_tried_every_route.wait(), _TRIED_S)
         await self._all(lambda node: node.order_and_wait("over", OVER), _OVER_S, "to end its work")
         await self._all(lambda node: node.order_and_wait("drain", DRAINED), _DRAIN_S, "to drain")
         await self._verify(mesh, forger.jobs)
