@@ -11,12 +11,13 @@ scope_id = ?1 AND repository_id = ?2
 -- --- policies and progress -------------------------------------------------------------------------------
 
 -- name: policies
-SELECT subject, kind, age_ms, max_rows FROM retention_policies WHERE OF_MESH
+SELECT subject, kind, age_ms, max_rows, max_bytes FROM retention_policies WHERE OF_MESH
 
 -- name: set_policy
-INSERT INTO retention_policies (scope_id, repository_id, subject, kind, age_ms, max_rows)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT DO UPDATE SET age_ms = excluded.age_ms, max_rows = excluded.max_rows
+INSERT INTO retention_policies (scope_id, repository_id, subject, kind, age_ms, max_rows, max_bytes)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT DO UPDATE SET
+    age_ms = excluded.age_ms, max_rows = excluded.max_rows, max_bytes = excluded.max_bytes
 
 -- name: unset_policy
 DELETE FROM retention_policies WHERE OF_MESH AND subject = ?3 AND kind = ?4
@@ -147,6 +148,80 @@ FROM JOBS_AFTER ORDER BY j.id
 DELETE FROM job_notes WHERE OF_MESH AND job_id IN (
     SELECT j.job_id FROM json_each(?3) AS i
     CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value AND j.ended_ms IS NOT NULL)
+
+-- --- artifacts -------------------------------------------------------------------------------------------
+
+-- part: IS_AT_REST
+-- Whether the artifact a was no output for two hours: a job that has it was ended before.
+a.used_ms <= NOW_MS - 7200000
+
+-- part: ARTIFACT_HELD
+-- Whether an agent that holds a job has kept the artifact a for it.
+a.hash IN (
+    SELECT k.value ->> 'hash' FROM job_takes AS t, json_each(iif(json_valid(t.artifacts), t.artifacts, '[]')) AS k
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2)
+
+-- name: artifacts
+SELECT a.id, a.hash, a.type, a.created_ms, iif(IS_AT_REST, a.used_ms, NULL),
+    iif(a.used_ms <= ?5 OR a.id <= ?6, ARTIFACT_HELD, 0), '[]'
+FROM (SELECT id, hash, type, created_ms, used_ms FROM job_artifacts NOT INDEXED
+    WHERE id > ?3 AND OF_MESH ORDER BY id LIMIT ?4) AS a
+ORDER BY a.id
+
+-- name: artifacts_last
+SELECT id FROM job_artifacts NOT INDEXED
+WHERE OF_MESH AND (type IN (SELECT value FROM json_each(?3))) <> ?4
+ORDER BY id DESC LIMIT 1 OFFSET ?5
+
+-- name: artifacts_last_by_bytes
+-- The last position of the artifacts that are more than ?5 bytes together with all later ones.
+SELECT id FROM (
+    SELECT id, sum(size) OVER (ORDER BY id DESC) AS bytes FROM job_artifacts NOT INDEXED
+    WHERE OF_MESH AND (type IN (SELECT value FROM json_each(?3))) <> ?4 ORDER BY id DESC)
+WHERE bytes > ?5 ORDER BY id DESC LIMIT 1
+
+-- name: jobs_through
+-- The last of up to ?4 jobs after ?3, and when the first of them was created.
+SELECT max(id), min(created_ms) FROM (
+    SELECT id, created_ms FROM jobs NOT INDEXED WHERE id > ?3 AND OF_MESH ORDER BY id LIMIT ?4)
+
+-- name: outputs_among
+-- The hashes among ?5 that are outputs of the jobs after ?3 and up to ?4.
+SELECT DISTINCT o.value ->> 'hash' AS hash
+FROM jobs AS j NOT INDEXED,
+    json_each(iif(json_valid(j.output_artifacts), j.output_artifacts, '[]')) AS o
+WHERE j.id > ?3 AND j.id <= ?4 AND j.scope_id = ?1 AND j.repository_id = ?2 AND j.output_artifacts <> '[]'
+  AND o.value ->> 'hash' IN (SELECT value FROM json_each(?5))
+
+-- name: date_artifacts
+-- At most ?3 at once: what used them before has ended until now.
+UPDATE job_artifacts SET used_ms = NOW_MS WHERE id IN (
+    SELECT id FROM job_artifacts INDEXED BY job_artifacts_undated WHERE OF_MESH AND used_ms IS NULL LIMIT ?3)
+
+-- name: has_undated_artifacts
+SELECT EXISTS (SELECT 1 FROM job_artifacts INDEXED BY job_artifacts_undated WHERE OF_MESH AND used_ms IS NULL)
+
+-- name: ask_for_removal
+-- Before the rows go: of files, the nodes that have them.
+INSERT INTO artifact_removals (scope_id, repository_id, hash, node_id, noted_ms)
+SELECT ?1, ?2, a.hash, a.node_id, NOW_MS FROM job_artifacts AS a
+WHERE a.scope_id = ?1 AND a.repository_id = ?2 AND a.hash IN (SELECT value FROM json_each(?3)) AND a.body IS NULL
+  AND IS_AT_REST AND NOT ARTIFACT_HELD
+ON CONFLICT DO UPDATE SET noted_ms = excluded.noted_ms, is_done = 0
+
+-- name: prune_artifacts
+DELETE FROM job_artifacts AS a
+WHERE a.scope_id = ?1 AND a.repository_id = ?2 AND a.hash IN (SELECT value FROM json_each(?3))
+  AND IS_AT_REST AND NOT ARTIFACT_HELD
+
+-- name: prune_removals
+-- At most ?3 that are a week old: other nodes have removed their copies. One waits for its node, as long as that is a
+-- member.
+DELETE FROM artifact_removals WHERE OF_MESH AND (hash, node_id) IN (
+    SELECT hash, node_id FROM artifact_removals
+    WHERE OF_MESH AND noted_ms <= NOW_MS - 604800000
+      AND (is_done OR node_id NOT IN (SELECT node_id FROM mesh_heartbeats WHERE OF_MESH))
+    LIMIT ?3)
 
 -- --- messages --------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from vox_mesh.runtime.agents import open_agents
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
+from vox_mesh.runtime.retention.file_removal import FileRemoval
 from vox_mesh.runtime.retention.maintenance import RetentionMaintenance
 from vox_mesh.runtime.shared_token import shared_token
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
@@ -132,6 +133,9 @@ class MeshNode(Mesh):
         self._message_maintenance = MessageMaintenance(store, clock, self.messages)
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
+        )
+        self._file_removal = FileRemoval(
+            store, settings, self.identity.node_id, clock, self.features, dependencies.monotonic
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
@@ -256,6 +260,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
+            ("file-removal", lambda: self._file_removal.run(self._chance)),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.
@@ -340,6 +345,7 @@ class MeshNode(Mesh):
         await self._job_maintenance.run_once()
         await self.approvals.apply_due()
         await self._retention_maintenance.run_once()
+        await self._file_removal.run_once()
 
     @property
     def rollbacks(self) -> int:

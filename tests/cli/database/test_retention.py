@@ -21,6 +21,7 @@ def test_a_policy_is_set_shown_and_removed(vox: VoxCommand) -> None:
         "kind": "build",
         "age": "7d",
         "max_rows": 10_000,
+        "max_bytes": None,
     }
     assert answered(vox, "db", "retention", "set", "logs", "--age", "never")["age"] is None
     shown = {
@@ -30,7 +31,7 @@ def test_a_policy_is_set_shown_and_removed(vox: VoxCommand) -> None:
     assert [shown["logs", None][name] for name in ("age", "is_default")] == [None, False]
     assert answered(vox, "db", "retention", "set", "logs", "--default")["is_default"]
     lines = vox("db", "retention", "show").out.splitlines()
-    assert lines[0].split() == ["subject", "kind", "age", "max_rows", "pruned", "needed"]
+    assert lines[0].split() == ["subject", "kind", "age", "max_rows", "max_bytes", "pruned", "needed"]
 
 
 def test_a_policy_that_says_nothing_is_refused(vox: VoxCommand) -> None:

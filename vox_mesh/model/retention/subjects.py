@@ -15,6 +15,7 @@ class Subject(StrEnum):
     JOBS = "jobs"
     LOGS = "logs"
     NOTES = "notes"
+    ARTIFACTS = "artifacts"
     MESSAGES = "messages"
     DEAD_LETTERS = "dead-letters"
     INBOXES = "inboxes"
@@ -33,6 +34,8 @@ class SubjectRule(NamedTuple):
     """What kinds of it are; `None`: it has none."""
     can_count: bool = True
     """Whether a policy may bound the number of rows."""
+    can_weigh: bool = False
+    """Whether a policy may bound their bytes."""
 
 
 RULES: Final[Mapping[Subject, SubjectRule]] = {
@@ -44,6 +47,13 @@ RULES: Final[Mapping[Subject, SubjectRule]] = {
     ),
     Subject.NOTES: SubjectRule(
         "progress and checkpoints of ended jobs", 14 * DAY_MS, ("job_notes",), "kind of job", can_count=False
+    ),
+    Subject.ARTIFACTS: SubjectRule(
+        "artifacts that no job has any more",
+        30 * DAY_MS,
+        ("job_artifacts", "artifact_removals"),
+        "type of artifact",
+        can_weigh=True,
     ),
     Subject.MESSAGES: SubjectRule(
         "acknowledged and expired messages", DAY_MS, ("a2a_messages",), "type of message"
@@ -103,7 +113,6 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "job_rules": "a row for each rule",
     "memories": "of the agents, who delete what they do not need",
     "agent_sessions": "of the agents, who delete what they do not need",
-    "job_artifacts": "kept: one row for each content",
     "retention_policies": "at most 1,000",
     "retention_progress": "a row for each subject",
     "size_samples": "pruned after a year",
@@ -126,3 +135,4 @@ OTHERWISE: Final[Mapping[str, str]] = {
 MIN_AGE_MS: Final = 1_000
 MAX_AGE_MS: Final = 36_500 * DAY_MS
 MAX_ROWS: Final = 10**12
+MAX_BYTES: Final = 10**15
