@@ -19,6 +19,7 @@ from vox_mesh.nodes.nodes import Features
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.runtime.retention.pruner import Guard, Limits, Pruner, Swept
 from vox_mesh.runtime.retention.sizes import Sizes
+from vox_mesh.runtime.retention.space import give_back
 from vox_mesh.runtime.retention.sweep import SQL, Sweep
 from vox_mesh.runtime.retention.sweeps import SWEEPS
 from vox_mesh.store.script import Op, Script, Statement, guard
@@ -181,6 +182,7 @@ class Retention:
                 done.append(await pruner.sweep_to_end(sweep))
                 await self._record(done[-1], guard)
             await self._record(_whole(done), guard)
+            await give_back(self._store, lambda: pruner.is_over, self._monotonic)
         return done
 
     async def prune_some(self) -> list[Swept]:
@@ -203,6 +205,7 @@ class Retention:
             whole = _whole(done)
             await self._record(whole if is_whole else whole._replace(position=1), guard)
             await self.sizes.keep_sample(await guard())
+            await give_back(self._store, lambda: pruner.is_over, self._monotonic)
         return done
 
     def _pruner(self, policies: RetentionPolicies, guard: Guard | None, limits: Limits) -> Pruner:
