@@ -52,7 +52,7 @@ STALE: dict[str, dict[str, Value]] = {
     "spend_reservations": {},
     "token_spend": {},
 }
-"""A row of each table that has no policy, and whose rows go by time: its columns besides times and names."""
+"""A row of each table that has no policy, and whose rows go by time: columns that are no times or names."""
 
 FEW = {
     # One row, or one for each thing that people or agents define, and remove.

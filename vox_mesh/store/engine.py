@@ -79,4 +79,4 @@ class ShrinkingEngine(Protocol):
         """Return how much of the file is free."""
 
     async def shrink(self, pages: int) -> None:
-        """Give up to so many free pages back to the file system."""
+        """Give up to this number of free pages back to the file system."""

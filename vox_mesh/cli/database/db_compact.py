@@ -1,4 +1,4 @@
-"""`vox-mesh db compact`: write the database file anew, without its free pages."""
+"""`vox-mesh db compact`: rewrite the database file without its free pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COPIES: Final = 2
 @click.command()
 @json_option
 def compact(as_json: bool) -> None:
-    """Write the database file anew, without free space.
+    """Rewrite the database file without free space.
 
     Stop all nodes first: nothing can be written meanwhile. A database created by version 0.1 or earlier needs
     it once; after that, nodes give back the space of what they prune. It takes as much free disk space as

@@ -108,7 +108,7 @@ class FileRemoval:
             after = rows[-1]["hash"]
 
     def _stamps(self, hashes: Iterable[str]) -> dict[str, BlobStamp]:
-        """Return the stamps of those that are files here. Blocking."""
+        """Return the stamps of the hashes that are files here. Blocking."""
         found = ((each, self._blobs.stamp(each)) for each in hashes)
         return {each: stamp for each, stamp in found if stamp is not None}
 
@@ -137,7 +137,7 @@ class FileRemoval:
         return removed
 
     async def _removable(self, hashes: Sequence[str]) -> list[str]:
-        """Return those that nothing needs, as the database itself has it."""
+        """Return the hashes that nothing needs, by the database itself."""
         mesh = self._store.mesh_id
         # In this order: an attempt that has ended meanwhile has left what it stored.
         first = (await self._store.read(_SQL["first_start"], (*mesh, machine_id()), fresh=True)).value
@@ -149,7 +149,7 @@ class FileRemoval:
         return [each for each in free if first is None or first > self._marks[each].at_ms + _SLACK_MS]
 
     def _remove(self, hashes: Iterable[str]) -> list[str]:
-        """Remove files; return the hashes of those that are gone. Blocking."""
+        """Remove files; return the hashes of the removed ones. Blocking."""
         return [each for each in hashes if self._blobs.remove(each, self._marks[each].stamp)]
 
     async def _end_removals(self, hashes: Sequence[str]) -> None:

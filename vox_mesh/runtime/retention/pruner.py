@@ -112,7 +112,7 @@ class Pruner:
         return self.is_held_up or self._monotonic() >= self._until
 
     async def keep_up(self, names: Sequence[str]) -> None:
-        """Run statements that prune rows, up to so many at once, until there are none or the pass is over."""
+        """Run statements that each prune up to a page of rows, until none are left or the pass is over."""
         if self._guard is None:
             return
         for name in names:

@@ -233,11 +233,11 @@ class FileEngine:
         return await self._reader.do(lambda: space_of(self._reading))
 
     async def shrink(self, pages: int) -> None:
-        """Give up to so many free pages back to the file system, when it is this process's turn."""
+        """Give up to this number of free pages back to the file system, when it is this process's turn."""
         await self._writer.do(lambda: self._in_turn(lambda: shrink(self._writing, pages)))
 
     async def compact(self) -> None:
-        """Write the whole file anew, without free pages. Other processes can't write meanwhile."""
+        """Rewrite the whole file without free pages. Other processes can't write meanwhile."""
         await self._writer.do(lambda: self._in_turn(lambda: compact(self._writing)))
 
     def _in_turn(self, change: Callable[[], None]) -> None:

@@ -23,13 +23,13 @@ def space_of(connection: sqlite3.Connection) -> Space:
 
 
 def shrink(connection: sqlite3.Connection, pages: int) -> None:
-    """Give up to so many free pages back, in a transaction."""
+    """Give up to this number of free pages back, in a transaction."""
     # A script runs the pragma to its end: `execute` stops after the first page.
     connection.executescript(f"PRAGMA incremental_vacuum({int(pages)})")
 
 
 def compact(connection: sqlite3.Connection) -> None:
-    """Write the whole database anew, without free pages, so that it can shrink from now on."""
+    """Rewrite the whole database without free pages, so that it can shrink from now on."""
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
