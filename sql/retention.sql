@@ -4,6 +4,7 @@
 -- statement that prunes rows checks it again: a row that something has begun to need meanwhile stays.
 
 -- from oplog: ENTRY
+-- from grant_usage: IS_OPEN
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -341,6 +342,81 @@ DELETE FROM beat_pulses WHERE OF_MESH AND PRUNED_NODES
 -- name: prune_agents
 -- The agents that were last seen there.
 DELETE FROM agent_presence WHERE OF_MESH AND PRUNED_NODES
+
+-- --- rows without a policy -------------------------------------------------------------------------------
+-- At most ?3 of them at once. What writes them prunes some of them, too; these are for what nothing is written to.
+
+-- name: prune_keys
+-- Idempotency keys of 90 days ago. Their writer prunes its own after a day: this one never came back.
+DELETE FROM script_results WHERE OF_MESH AND script_key IN (
+    SELECT script_key FROM script_results WHERE OF_MESH AND since_s < NOW_MS / 1000 - 7776000 LIMIT ?3)
+
+-- name: prune_answers
+-- Whose keys were pruned.
+DELETE FROM script_answers WHERE OF_MESH AND (script_key, n) IN (
+    SELECT a.script_key, a.n FROM script_answers AS a
+    WHERE a.scope_id = ?1 AND a.repository_id = ?2 AND NOT EXISTS (
+        SELECT 1 FROM script_results AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.script_key = a.script_key)
+    LIMIT ?3)
+
+-- name: prune_tokens
+DELETE FROM agent_tokens WHERE OF_MESH AND token_id IN (
+    SELECT token_id FROM agent_tokens WHERE OF_MESH AND until_ms <= NOW_MS LIMIT ?3)
+
+-- name: prune_approvals
+-- A week after they have expired.
+DELETE FROM approvals WHERE OF_MESH AND approval_id IN (
+    SELECT approval_id FROM approvals INDEXED BY approvals_by_expiry
+    WHERE OF_MESH AND expires_ms < NOW_MS - 604800000 LIMIT ?3)
+
+-- name: prune_grants
+-- A day after their end. The log keeps them.
+DELETE FROM grants WHERE OF_MESH AND grant_id IN (
+    SELECT grant_id FROM grants INDEXED BY grants_by_end
+    WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms <= NOW_MS - 86400000 LIMIT ?3)
+
+-- part: GRANT_IS_OVER
+-- Whether the grant of u is not in force any more.
+NOT EXISTS (
+    SELECT 1 FROM grants AS g
+    WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = u.grant_id
+      AND (g.until_ms IS NULL OR g.until_ms > NOW_MS))
+
+-- name: prune_usage
+-- Of grants that are over; and uses that no window has any more (the longest is 366 days), of items that have ended.
+DELETE FROM grant_usage WHERE OF_MESH AND (grant_id, capability, kind, item) IN (
+    SELECT u.grant_id, u.capability, u.kind, u.item FROM grant_usage AS u
+    WHERE u.scope_id = ?1 AND u.repository_id = ?2
+      AND (GRANT_IS_OVER OR u.used_ms <= NOW_MS - 31708800000 AND NOT (IS_OPEN))
+    LIMIT ?3)
+
+-- name: prune_reservations
+DELETE FROM grant_reservations WHERE OF_MESH AND (job_id, grant_id) IN (
+    SELECT u.job_id, u.grant_id FROM grant_reservations AS u
+    WHERE u.scope_id = ?1 AND u.repository_id = ?2 AND NOT EXISTS (
+        SELECT 1 FROM grants AS g
+        WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = u.grant_id)
+    LIMIT ?3)
+
+-- name: prune_claims
+-- Claims that the rate of their kind does not count any more, or of a kind without a rate.
+DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms, job_id, claim_token) IN (
+    SELECT c.kind, c.claimed_ms, c.job_id, c.claim_token FROM job_claims AS c
+    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND NOT EXISTS (
+        SELECT 1 FROM job_kinds AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = c.kind AND c.claimed_ms > NOW_MS - k.rate_ms)
+    LIMIT ?3)
+
+-- name: prune_counts
+-- Of kinds and states without jobs.
+DELETE FROM job_counts WHERE OF_MESH AND (kind, state) IN (
+    SELECT kind, state FROM job_counts WHERE OF_MESH AND jobs = 0 LIMIT ?3)
+
+-- name: prune_key_requests
+-- That the owner has not decided for 90 days. The node asks again when it starts.
+DELETE FROM node_key_requests WHERE OF_MESH AND node_id IN (
+    SELECT node_id FROM node_key_requests WHERE OF_MESH AND requested_ms <= NOW_MS - 7776000000 LIMIT ?3)
 
 -- --- sizes ------------------------------------------------------------------------------------------------
 

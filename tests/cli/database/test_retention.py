@@ -61,3 +61,11 @@ def test_the_sizes_of_tables_are_shown(vox: VoxCommand) -> None:
     assert sizes["jobs"]["rows"] == 1
     assert sizes["jobs"]["bytes"] > 0
     assert vox("db", "stats").out.splitlines()[0].split()[:3] == ["table", "rows", "bytes"]
+
+
+def test_a_file_is_compacted_when_no_node_runs(vox: VoxCommand) -> None:
+    answered(vox, "job", "schedule", "--kind", "work")
+    done = answered(vox, "db", "compact")
+    assert 0 < done["bytes"] <= done["bytes_before"]
+    assert vox("db", "stats").code == 0
+    assert answered(vox, "oplog", "verify") is not None

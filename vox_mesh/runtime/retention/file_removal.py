@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from vox_mesh.errors import DatabaseUnavailable
+from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.proof.blob_files import BlobStamp, BlobStore
+from vox_mesh.model.documents.documents import is_hash
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import machine_id
 from vox_mesh.nodes.nodes import Features
@@ -76,8 +77,10 @@ class FileRemoval:
             await asyncio.sleep(self._settings.prune_interval * (0.5 + chance()))
             try:
                 await self.run_once()
-            except DatabaseUnavailable as error:
-                _log.info("files not removed: %s", error.line)
+            except (StaleIncarnation, StoreClosed):
+                raise  # retrying is useless
+            except MeshError as error:
+                _log.warning("files of artifacts not removed: %s", error.line)
 
     async def run_once(self) -> int:
         """Remove the files that may go, and return their number."""
@@ -99,13 +102,13 @@ class FileRemoval:
         after = ""
         while True:
             rows = await self._store.read(_SQL["removals"], (*self._store.mesh_id, after, _PAGE))
-            found += [row["hash"] for row in rows]
+            found += [row["hash"] for row in rows if is_hash(row["hash"])]  # others are planted
             if len(rows) < _PAGE:
                 return found
-            after = found[-1]
+            after = rows[-1]["hash"]
 
     def _stamps(self, hashes: Iterable[str]) -> dict[str, BlobStamp]:
-        """Return the stamps of those that are files here. Blocking."""
+        """Return the stamps of the hashes that are files here. Blocking."""
         found = ((each, self._blobs.stamp(each)) for each in hashes)
         return {each: stamp for each, stamp in found if stamp is not None}
 
@@ -134,7 +137,7 @@ class FileRemoval:
         return removed
 
     async def _removable(self, hashes: Sequence[str]) -> list[str]:
-        """Return those that nothing needs, as the database itself has it."""
+        """Return the hashes that nothing needs, by the database itself."""
         mesh = self._store.mesh_id
         # In this order: an attempt that has ended meanwhile has left what it stored.
         first = (await self._store.read(_SQL["first_start"], (*mesh, machine_id()), fresh=True)).value
@@ -146,7 +149,7 @@ class FileRemoval:
         return [each for each in free if first is None or first > self._marks[each].at_ms + _SLACK_MS]
 
     def _remove(self, hashes: Iterable[str]) -> list[str]:
-        """Remove files; return the hashes of those that are gone. Blocking."""
+        """Remove files; return the hashes of the removed ones. Blocking."""
         return [each for each in hashes if self._blobs.remove(each, self._marks[each].stamp)]
 
     async def _end_removals(self, hashes: Sequence[str]) -> None:

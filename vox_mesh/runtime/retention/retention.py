@@ -19,8 +19,9 @@ from vox_mesh.nodes.nodes import Features
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.runtime.retention.pruner import Guard, Limits, Pruner, Swept
 from vox_mesh.runtime.retention.sizes import Sizes
+from vox_mesh.runtime.retention.space import give_back
 from vox_mesh.runtime.retention.sweep import SQL, Sweep
-from vox_mesh.runtime.retention.sweeps import SWEEPS
+from vox_mesh.runtime.retention.sweeps import SWEEPS, UPKEEP
 from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.store import Store
 
@@ -180,7 +181,9 @@ class Retention:
             for sweep in await self._sweeps():
                 done.append(await pruner.sweep_to_end(sweep))
                 await self._record(done[-1], guard)
+            await pruner.keep_up(UPKEEP)
             await self._record(_whole(done), guard)
+            await give_back(self._store, lambda: pruner.is_over, self._monotonic)
         return done
 
     async def prune_some(self) -> list[Swept]:
@@ -200,9 +203,12 @@ class Retention:
                 if pruner.is_over:
                     break
             is_whole = len(done) == len(sweeps)
+            if is_whole:
+                await pruner.keep_up(UPKEEP)
             whole = _whole(done)
             await self._record(whole if is_whole else whole._replace(position=1), guard)
             await self.sizes.keep_sample(await guard())
+            await give_back(self._store, lambda: pruner.is_over, self._monotonic)
         return done
 
     def _pruner(self, policies: RetentionPolicies, guard: Guard | None, limits: Limits) -> Pruner:

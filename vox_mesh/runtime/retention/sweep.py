@@ -45,7 +45,7 @@ class Sweep:
     last_by_bytes: str | None = None
     """The same, for a number of bytes."""
     upkeep: Sequence[str] = ()
-    """What is done before, for up to so many rows at once as the last value says."""
+    """The statements before it that prune rows without a policy; the last value is the number of rows."""
     states: tuple[str, ...] | None = None
     """The states of the rows that it is about, if the statements ask for them."""
     refuses: str | None = None

@@ -64,3 +64,9 @@ SWEEPS: Final = (
     ),
 )
 """Jobs go before the artifacts that only they need."""
+
+UPKEEP: Final = (
+    *("prune_keys", "prune_answers", "prune_tokens", "prune_approvals", "prune_grants", "prune_usage"),
+    *("prune_reservations", "prune_claims", "prune_counts", "prune_key_requests"),
+)
+"""The statements, after the sweeps, that prune rows without a policy."""
