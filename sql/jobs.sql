@@ -505,8 +505,16 @@ INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awai
 SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', 'op' FROM ASKED
 ON CONFLICT DO NOTHING
 
--- name: wait_for_answer
-UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM ASKED)
+-- name: await_jobs
+-- A job whose steps have scheduled others waits for their ends.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, a.value ->> 0, a.value ->> 1
+FROM THEIR_JOBS CROSS JOIN json_each(i.value, '$.after') AS a
+WHERE j.last_op = ?3
+ON CONFLICT DO NOTHING  -- it may have waited for one of them before
+
+-- name: wait_again
+UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3)
 
 -- name: record_questions
 INSERT INTO job_questions (

@@ -262,13 +262,16 @@ class JobReplay:
                 last_op=op.op_id,
             )
             if (question := item.get("question")) is not None:
-                self._wait_for_answer(row, question["id"])
+                self._wait_for(row, question["id"], "op")
+            for predecessor, awaited in item.get("after") or ():
+                self._wait_for(row, predecessor, awaited)
 
-    def _wait_for_answer(self, row: Row, question_id: str) -> None:
-        job_id = row["job_id"]
-        self.after.setdefault(job_id, {})[question_id] = "op"
-        self._successors.setdefault(question_id, []).append(job_id)
-        row["waits"] = self._count_unmet(job_id)
+    def _wait_for(self, row: Row, predecessor: str, awaited: str) -> None:
+        after = self.after.setdefault(row["job_id"], {})
+        if predecessor not in after:
+            after[predecessor] = awaited
+            self._successors.setdefault(predecessor, []).append(row["job_id"])
+        row["waits"] = self._count_unmet(row["job_id"])
 
     def _expire(self, op: _Op) -> None:
         for row, _ in self._moved_rows(op, _is_current):
