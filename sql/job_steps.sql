@@ -11,8 +11,12 @@ FROM job_steps WHERE OF_JOB AND seq > ?4 ORDER BY seq LIMIT ?5
 -- name: is_any
 SELECT EXISTS (SELECT 1 FROM job_steps WHERE OF_JOB)
 
+-- name: discard
+-- The rows after the last one that is believed (?4): others take their places.
+DELETE FROM job_steps WHERE OF_JOB AND seq > ?4
+
 -- name: append
--- ?4: rows in the order of the columns from `seq` on. Only those after the last one are appended.
+-- ?4: rows in the order of the columns from `seq` on.
 INSERT INTO job_steps (
     scope_id, repository_id, job_id, seq, place, name, kind, state, value, claim_token, began_ms, ended_ms, link,
     start_op, signature)

@@ -12,9 +12,7 @@ from typing import Any, Final
 import orjson
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
-from vox_mesh.jobs.attempt_signatures import AttemptSignatures
 from vox_mesh.jobs.authorship import JobAuthorship
-from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.permitted import PermittedJobs, ended_item
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
@@ -22,6 +20,8 @@ from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.steps.job_steps import JobSteps
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id

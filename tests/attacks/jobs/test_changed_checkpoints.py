@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext, Yield
-from vox_mesh.jobs.attempt_signatures import AttemptSignatures
-from vox_mesh.jobs.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
 from vox_mesh.model.jobs.records import START
 from vox_mesh.node import MeshNode
 

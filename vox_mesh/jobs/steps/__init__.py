@@ -1,1 +1,1 @@
-"""Durable steps: results of parts of a job, which are stored once and returned to every later attempt."""
+"""What attempts leave for later ones: durable steps and checkpoints, signed by the worker."""

@@ -41,7 +41,7 @@ class ChildJobs:
         return scheduled.job_id
 
     async def find(self, job_id: str) -> Job:
-        """Return a child as it is now."""
+        """Return the present row of a child."""
         return await self._jobs.find(job_id)
 
     async def result(self, job: Job) -> Any:

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from vox_mesh.jobs.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
 from vox_mesh.model.jobs.steps.step_row import MAX_STEPS, StepRow, unbroken
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
@@ -22,7 +22,7 @@ _PAGE: Final = 500
 
 
 class JobSteps:
-    """Reads the steps of jobs, and believes those that a worker of the job has signed."""
+    """Reads the steps of jobs, and believes the ones that a worker of the job has signed."""
 
     def __init__(self, store: Store, signatures: AttemptSignatures) -> None:
         self._store = store
@@ -70,9 +70,15 @@ class JobSteps:
         signature = self._signatures.sign(self._signed_text(job_id, last))
         return [*rows[:-1], last._replace(signature=signature)]
 
+    def discard(self, job_id: str, last: int) -> Statement:
+        """Return the statement that removes the rows after the last one that is believed."""
+        return Statement(_SQL["discard"], (*self._mesh, job_id, last))
+
     def append(self, job_id: str, rows: Sequence[StepRow]) -> Statement:
         """Return the statement that appends rows."""
-        return Statement(_SQL["append"], (*self._mesh, job_id, orjson.dumps([tuple(row) for row in rows]).decode()))
+        return Statement(
+            _SQL["append"], (*self._mesh, job_id, orjson.dumps([tuple(row) for row in rows]).decode())
+        )
 
     def _signed_text(self, job_id: str, row: StepRow) -> bytes:
         return _PREFIX + orjson.dumps([*self._mesh, job_id, row.start_op, row.seq, row.link])

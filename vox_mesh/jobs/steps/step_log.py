@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError, StepOrderChanged
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.settled_writes import write_settled
 from vox_mesh.jobs.steps.job_steps import JobSteps
+from vox_mesh.jobs.steps.settled_writes import write_settled
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.steps.step_row import (
@@ -57,7 +57,7 @@ class StepLog:
         fence: Callable[[], Statement],
         rows: Sequence[StepRow] = (),
     ) -> None:
-        """`fence` guards each write: it is refused once the claim is over. `rows` are those stored before."""
+        """`fence` guards each write: it is refused once the claim is over. `rows`: those believed so far."""
         self._store = store
         self._steps = steps
         self._job = job
@@ -71,6 +71,8 @@ class StepLog:
         self._pending: list[_Append] = []
         self._waiting: dict[int, StepRow] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._may_be_more = job.attempts > 1
+        """Whether the table may have rows that are not believed; the first write removes them."""
         self._failure: Exception | None = None
 
     # --- places ----------------------------------------------------------------------------------
@@ -120,11 +122,10 @@ class StepLog:
         """Note what a step waits for: it is stored together with the suspension of the job."""
         self._waiting[place.number] = self._row(place, StepState.WAITING, document)
 
-    def waiting_rows(self) -> Statement | None:
-        """Return the statement that stores what the job waits for, or `None` if that is stored already."""
-        if not self._waiting:
-            return None
-        return self._statement([row for _, row in sorted(self._waiting.items())])
+    def waiting_rows(self) -> Sequence[Statement]:
+        """Return the statements that store what the job waits for; none if that is stored already."""
+        rows = [row for _, row in sorted(self._waiting.items())]
+        return self._statements(self._linked(rows)) if rows else ()
 
     def _row(self, place: Place, state: StepState, document: Mapping[str, Any]) -> StepRow:
         now_ms = self._clock.now_ms
@@ -157,15 +158,19 @@ class StepLog:
             return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
         rows = self._linked([each.row for each in batch])
-        append = self._steps.append(self._job.job_id, rows)
-        statements = [self._fence(), append, *([] if artifacts is None else [artifacts])]
+        append = self._statements(rows)
+        statements = [self._fence(), *append, *([] if artifacts is None else [artifacts])]
         failure = await write_settled(self._store, Script(*statements))
         if failure is None:
             self.rows += rows
+            self._may_be_more = False
         return failure
 
-    def _statement(self, rows: Sequence[StepRow]) -> Statement:
-        return self._steps.append(self._job.job_id, self._linked(rows))
+    def _statements(self, rows: Sequence[StepRow]) -> list[Statement]:
+        append = self._steps.append(self._job.job_id, rows)
+        return (
+            [self._steps.discard(self._job.job_id, len(self.rows)), append] if self._may_be_more else [append]
+        )
 
     def _linked(self, rows: Sequence[StepRow]) -> list[StepRow]:
         """Return rows with their numbers, links and signature, after the rows that are stored."""

@@ -68,8 +68,8 @@ class AttemptResult(NamedTuple):
     """What must be answered before the job can go on."""
     awaited_jobs: Sequence[str] = ()
     """The jobs that must end before the job can go on."""
-    step_rows: Statement | None = None
-    """Stores what its steps wait for."""
+    step_rows: Sequence[Statement] = ()
+    """The statements that store what its steps wait for."""
     steps: StepSummary | None = None
     """The durable steps of the job."""
     end: AttemptEnd | None = None

@@ -22,7 +22,7 @@ from vox_mesh.errors import (
     StaleClaim,
 )
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.settled_writes import UNSETTLED, write_settled
+from vox_mesh.jobs.steps.settled_writes import UNSETTLED, write_settled
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.jobs.worker.attempt_result import AttemptResult, WrittenEnd
 from vox_mesh.jobs.worker.end_recorder import EndRecorder
@@ -191,7 +191,7 @@ class Finisher:
         if group[0].agent is not None:
             effects.append(self._transitions.end_takes(each.job for each in group))
         if group[0].is_requeued:
-            effects += [each.step_rows for each in group if each.step_rows is not None]
+            effects += [statement for each in group for statement in each.step_rows]
             yielded = [{**self._yield_item(each), **self._recorder.logged(each)} for each in group]
             node_id = self._writer.identity.node_id
             return self._transitions.yield_jobs(

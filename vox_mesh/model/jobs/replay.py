@@ -12,7 +12,6 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.jobs.pruned_jobs import PruningRules, is_of_time
 from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
@@ -33,6 +32,7 @@ from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.retention.ops import PRUNE
+from vox_mesh.model.retention.pruned_jobs import PruningRules, is_of_time
 
 COLUMNS: Final = Job._fields[1:]
 """The columns that follow from the log; of the rowid, only the order does."""
@@ -321,7 +321,7 @@ class JobReplay:
                     row.update(
                         waits=self._count_unmet(row["job_id"]),
                         not_before_ms=max(row["not_before_ms"], op.at_ms),
-                        last_op=op.op_id,
+                        last_op=row["last_op"] if row["attempts"] else op.op_id,
                     )
 
     def _pending_after(self, job_id: str, *awaited: str) -> Iterator[Row]:

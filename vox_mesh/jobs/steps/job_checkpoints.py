@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from vox_mesh.jobs.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
 from vox_mesh.model.base.canonical import text_id
 from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.records import Job
