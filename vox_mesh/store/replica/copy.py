@@ -86,6 +86,11 @@ class Copy(CopyReader):
         return self._gate.is_changing
 
     @property
+    def inode(self) -> int:
+        """Return the inode of the file."""
+        return self._file.inode
+
+    @property
     def size(self) -> int:
         """Return the size of the database in bytes."""
         return self._file.size

@@ -100,6 +100,11 @@ class PageFile:
         return frozenset(self._pending)
 
     @property
+    def inode(self) -> int:
+        """Return the inode of the file."""
+        return os.fstat(self._file).st_ino
+
+    @property
     def size(self) -> int:
         """Return the size of the database in bytes."""
         return self._mark.record.pages * PAGE
