@@ -17,12 +17,12 @@ from typing import Any, Final, Self
 
 from vox_mesh.errors import ReplicaOff
 from vox_mesh.store.files import make_private, open_private
-from vox_mesh.store.replica.paths import SUFFIX, mark_of, replica_path
-from vox_mesh.store.replica.record_file import decode, encode, read_file
+from vox_mesh.store.replica.paths import SUFFIX, mark_of, replica_path, slot_of
+from vox_mesh.store.replica.record_file import SIZE, decode, encode, read_file
 from vox_mesh.store.replica.replica import ReplicaState
+from vox_mesh.store.replica.shared.published import read_published
 from vox_mesh.store.replica.wire import Hello
 
-_SIZE: Final = 2_048
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_RETRY_S: Final = 0.005
 _MAX_ERROR: Final = 300
@@ -122,7 +122,7 @@ class Mark:
             if not _try_lock(descriptor, fcntl.LOCK_EX):
                 os.close(descriptor)
                 return None
-            found = decode(os.pread(descriptor, _SIZE, 0), Record)
+            found = decode(os.pread(descriptor, SIZE, 0), Record)
             if found is None or (found.driver, found.primary) != (driver, primary):
                 found = Record(driver, primary)
             mark = cls(descriptor, found)
@@ -139,7 +139,7 @@ class Mark:
             changes["error"] = changes["error"].encode("unicode_escape").decode()[:_MAX_ERROR]
         with self._update_lock:
             self.record = replace(self.record, **changes)
-            os.pwrite(self._descriptor, encode(self.record, _SIZE), 0)
+            os.pwrite(self._descriptor, encode(self.record), 0)
 
     @property
     def free_bytes(self) -> int:
@@ -163,7 +163,8 @@ class ReplicaReport:
     """The status of a replica of any process.
 
     `reads`: what answers them there, the `replica` or the `primary`; empty if it is stopped.
-    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was created.
+    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was created. `follower_pid` is
+    the process that follows the primary for all that share the replica.
     """
 
     slot: str
@@ -177,6 +178,7 @@ class ReplicaReport:
     snapshots: int
     start_overs: int
     fetched_bytes: int
+    follower_pid: int | None
     error: str
 
 
@@ -204,11 +206,12 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
     lag_frames = None
     if hello is not None and hello.log_id == record.log_id:
         lag_frames = max(0, hello.next_frame - record.next_frame)
+    published = None if state == STOPPED else read_published(path)
     is_current = state == ReplicaState.IN_TOUCH and lag_frames == 0
     is_fresh = age_ms is not None and age_ms <= max_stale_ms
     answers = is_fresh and state not in (ReplicaState.OFF, STOPPED)
     return ReplicaReport(
-        slot=slot,
+        slot=slot_of(slot),
         driver=record.driver,
         state=state,
         reads="" if state == STOPPED else "replica" if answers else "primary",
@@ -219,5 +222,6 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         snapshots=record.snapshots,
         start_overs=record.start_overs,
         fetched_bytes=record.fetched_bytes,
+        follower_pid=None if published is None else published.pid,
         error=record.error,
     )

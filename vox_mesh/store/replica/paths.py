@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Final
 
 SUFFIX: Final = ".mark"
-_SHARED: Final = "_shared-"  # no name of a slot begins so
+SHARED: Final = "shared"
+"""Stands for the slot of a replica that belongs to all processes of a home."""
+
+_SHARED: Final = f"_{SHARED}-"  # no name of a slot begins so
 
 
 def replica_path(database: Path, slot: str) -> Path:
@@ -23,7 +26,12 @@ def shared_path(database: Path, home: Path, primary: str) -> Path:
 
 def slot_of(suffix: str) -> str:
     """Return the slot that a replica belongs to, by the end of its path: `shared` if to all of a home."""
-    return "shared" if suffix.startswith(_SHARED) else suffix
+    return SHARED if suffix.startswith(_SHARED) else suffix
+
+
+def slot_of_replica(database: Path, path: Path) -> str:
+    """Return the slot that the replica at `path` belongs to, or `shared`."""
+    return slot_of(path.name.removeprefix(replica_path(database, "").name))
 
 
 def mark_of(path: Path) -> Path:

@@ -9,16 +9,18 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-_MAX_BYTES: Final = 4_096
+SIZE: Final = 2_048
+"""The size of every such file."""
+
 _READ_ATTEMPTS: Final = 3
 
 R = TypeVar("R")
 
 
-def encode(record: Any, size: int) -> bytes:
+def encode(record: Any) -> bytes:
     """Return a dataclass as text of that size, with its checksum."""
     text = orjson.dumps(record)
-    return f"{zlib.crc32(text):08x} ".encode() + text.ljust(size - 10) + b"\n"
+    return f"{zlib.crc32(text):08x} ".encode() + text.ljust(SIZE - 10) + b"\n"
 
 
 def decode(data: bytes, kind: type[R]) -> R | None:
@@ -39,14 +41,9 @@ def read_file(path: Path, kind: type[R]) -> R | None:
     except OSError:
         return None
     try:
-        return read_record_at(descriptor, kind)
+        for _ in range(_READ_ATTEMPTS):  # its owner may be writing it
+            if (record := decode(os.pread(descriptor, SIZE, 0), kind)) is not None:
+                return record
     finally:
         os.close(descriptor)
-
-
-def read_record_at(descriptor: int, kind: type[R]) -> R | None:
-    """Return the record in an open file; `None` if it is unreadable."""
-    for _ in range(_READ_ATTEMPTS):  # its owner may be writing it
-        if (record := decode(os.pread(descriptor, _MAX_BYTES, 0), kind)) is not None:
-            return record
     return None

@@ -6,12 +6,9 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from vox_mesh.store.files import open_private
 from vox_mesh.store.replica.record_file import encode, read_file
-
-_SIZE: Final = 2_048
 
 
 def state_of(path: Path) -> Path:
@@ -69,7 +66,7 @@ class Publisher:
     def publish(self, state: Published) -> None:
         """Write the state, which wakes the readers."""
         self._reopen_if_replaced()
-        os.pwrite(self._descriptor, encode(state, _SIZE), 0)
+        os.pwrite(self._descriptor, encode(state), 0)
 
     def _reopen_if_replaced(self) -> None:
         with suppress(FileNotFoundError):
