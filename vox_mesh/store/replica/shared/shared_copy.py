@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from vox_mesh.store.replica.copy_reader import CopyReader
 from vox_mesh.store.replica.mark import read_record
@@ -21,12 +21,8 @@ from vox_mesh.store.script import Statement
 _MAX_WAIT_S: Final = 0.05
 
 
-class _FileState(NamedTuple):
-    """A state of the file. Its time is its position in the log, or the present while it is written."""
-
-    inode: int
-    size: int
-    time_ns: int
+_FileState = tuple[int, int, int]
+"""The inode, size and time of the file: its time is its position in the log, or that of a write."""
 
 
 class SharedCopy(CopyReader):
@@ -37,6 +33,7 @@ class SharedCopy(CopyReader):
         self._path = path
         self._lock = ReaderLock(path)
         self._published: Published | None = None
+        self._descriptor: int | None = None
         self._confirmed: _FileState | None = None
         self._is_damaged = False
 
@@ -95,50 +92,70 @@ class SharedCopy(CopyReader):
     # --- trust -----------------------------------------------------------------------------------
 
     def _is_confirmed(self) -> bool:
-        """Return whether the file is at a position that the mark confirms. Call it with the lock held."""
-        found = self._file_state()
-        return found is not None and (found == self._confirmed or self._confirm(found))
+        """Return whether the file is at a position that the mark confirms. Call it with the lock held.
 
-    def _confirm(self, found: _FileState) -> bool:
+        A file that is replaced, not written, is read until its follower reports that.
+        """
+        if self._descriptor is not None and _state(os.fstat(self._descriptor)) == self._confirmed:
+            return True
+        return self._confirm()
+
+    def _confirm(self) -> bool:
         published, record = self._published, read_record(self._path)
         if published is None or record is None:
             return False
-        is_at_mark = found == (published.inode, record.pages * PAGE, time_of(record.next_frame))
-        is_same_copy = (record.log_id, record.start_overs) == (published.log_id, published.start_overs)
-        if not (is_at_mark and is_same_copy and record.next_frame >= published.next_frame):
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
             return False
-        self._confirmed = found
+        found = os.fstat(descriptor)
+        is_at_mark = _state(found) == (published.inode, record.pages * PAGE, time_of(record.next_frame))
+        is_same_copy = (record.log_id, record.start_overs) == (published.log_id, published.start_overs)
+        is_new = record.next_frame >= published.next_frame
+        if not (is_at_mark and is_same_copy and is_new and found.st_uid == os.geteuid()):
+            os.close(descriptor)
+            return False
+        self._drop_state()
+        self._descriptor, self._confirmed = descriptor, _state(found)
         self._reader.invalidate()
         return True
 
     def _is_trusted(self, has_it_open: bool = False) -> bool:
-        found, before = self._file_state(), self._confirmed
-        # A nanosecond more announces a change, which waits for this read.
-        if before is None or found not in (before, before._replace(time_ns=before.time_ns + 1)):
+        if not self._is_unchanged(has_it_open):
             self._forget_state()
             return False
         if self._reader.found_damage:
             self._is_damaged, self.is_readable = True, False
         return not self._is_damaged
 
+    def _is_unchanged(self, has_it_open: bool) -> bool:
+        before, descriptor = self._confirmed, self._descriptor
+        if before is None or descriptor is None:
+            return False
+        try:
+            found = _state(os.fstat(descriptor) if has_it_open else self._path.lstat())
+        except OSError:
+            return False
+        # A nanosecond more announces a change, which waits for this read.
+        return found == before or found == (*before[:2], before[2] + 1)
+
     def _forget_state(self) -> None:
         """Drop all that was read: it may be of pages that were being written."""
-        self._confirmed = None
+        self._drop_state()
         self._reader.close_connections()
         self._reader.found_damage = False
 
-    def _file_state(self) -> _FileState | None:
-        """Return the state of the file; `None` if there is none, or one of another user."""
-        try:
-            found = self._path.lstat()
-        except OSError:
-            return None
-        if found.st_uid != os.geteuid():
-            return None
-        return _FileState(found.st_ino, found.st_size, found.st_mtime_ns)
+    def _drop_state(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = self._confirmed = None
 
     def close(self) -> None:
         """Close the file."""
         self.is_readable = False
-        self._reader.close_connections()
+        self._forget_state()
         self._lock.close()
+
+
+def _state(found: os.stat_result) -> _FileState:
+    return found.st_ino, found.st_size, found.st_mtime_ns
