@@ -24,8 +24,9 @@ from bench.programs.subprocess_driver import ProgramProcess, primary, start_prog
 from tools.homes import MESH
 from tools.sqld import Server
 from vox_mesh import Store, open_store
+from vox_mesh.model.base.backends import ReplicaChoice
 
-_KINDS: Final = ("own", "shared")
+_KINDS: Final = (ReplicaChoice.PUSHED, ReplicaChoice.SHARED)
 _WRITES: Final = 100
 _READ_S: Final = 1.0
 _GAP_S: Final = 0.02
@@ -34,7 +35,7 @@ _MB: Final = 1e6
 
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure both ways in turn."""
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in _KINDS}
+    found: dict[ReplicaChoice, list[dict[str, float]]] = {kind: [] for kind in _KINDS}
     with Server() as server, tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
         async with await open_store(MESH.settings(folder / "writer", server)) as writer:
@@ -56,13 +57,13 @@ def _median(rounds: Sequence[dict[str, float]], key: str) -> float:
 
 
 async def _round(
-    kind: str, folder: Path, processes: int, server: Server, writer: Store, numbers: Iterator[int]
+    kind: ReplicaChoice, folder: Path, processes: int, server: Server, writer: Store, numbers: Iterator[int]
 ) -> dict[str, float]:
     async with AsyncExitStack() as running:
         nodes: list[ProgramProcess] = []
         for number in range(processes):
-            home = folder / ("home" if kind == "shared" else f"home-{number}")
-            program = start_program("programs.replica_node", home, kind, *primary(server))
+            home = folder / ("home" if kind is ReplicaChoice.SHARED else f"home-{number}")
+            program = start_program("programs.watcher", home, "--replica", kind, *primary(server))
             nodes.append(await running.enter_async_context(program))
             await nodes[-1].ready()
         before = await _ask(nodes, "costs 0")
