@@ -33,7 +33,7 @@ _GAP_S: Final = 0.02
 _MB: Final = 1e6
 
 
-async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+async def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Measure both ways in turn."""
     found: dict[ReplicaChoice, list[dict[str, float]]] = {kind: [] for kind in _KINDS}
     with Server() as server, tempfile.TemporaryDirectory(dir=arguments.folder) as name:
@@ -49,7 +49,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                     found[kind].append(
                         await _round(kind, nodes, arguments.processes, server, writer, numbers)
                     )
-    return {kind: {key: _median(rounds, key) for key in rounds[0]} for kind, rounds in found.items()}
+    return {kind.value: {key: _median(rounds, key) for key in rounds[0]} for kind, rounds in found.items()}
 
 
 def _median(rounds: Sequence[dict[str, float]], key: str) -> float:

@@ -2,7 +2,7 @@
 
 Signals: `until N`, answered when it has seen that number, with all numbers seen since the last report and the
 moment of each; `idle S`, answered after S seconds, with the CPU time spent meanwhile; `read S`, answered with
-the median time of a read from the replica, in microseconds; `costs 0`, answered with what the process has taken.
+the median time of a read from the replica, in microseconds; `costs 0`, answered with what was taken so far.
 """
 
 from __future__ import annotations

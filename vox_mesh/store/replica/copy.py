@@ -13,9 +13,8 @@ import orjson
 from vox_mesh.errors import NoAnswer
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
 from vox_mesh.store.replica.copy_reader import CopyReader
-from vox_mesh.store.replica.gate import Gate
+from vox_mesh.store.replica.gate import Gate, NoOtherReaders, OtherReaders
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.others import NoOtherReaders, OtherReaders
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pages import PageFile
 from vox_mesh.store.replica.replica import Restarted, Spoiled

@@ -1,10 +1,11 @@
-"""Separate the reads of a copy from its changes, within a process."""
+"""Separate the reads of a copy from its changes, within a process and between processes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 
 class Gate:
@@ -71,3 +72,30 @@ class Gate:
             await self._condition.wait_for(condition)
         finally:
             self._waiting -= 1
+
+
+class OtherReaders(Protocol):
+    """The readers of a copy in other processes."""
+
+    def try_exclude(self) -> bool:
+        """Hold them off if none is reading. Return whether they are held off."""
+
+    async def exclude(self, announce: Callable[[], None]) -> None:
+        """Hold them off, once their reads have ended. `announce` asks them to begin no others."""
+
+    def admit(self) -> None:
+        """Let them read again."""
+
+
+class NoOtherReaders:
+    """A copy that belongs to one process."""
+
+    def try_exclude(self) -> bool:
+        """Return that there is nothing to hold off."""
+        return True
+
+    async def exclude(self, announce: Callable[[], None]) -> None:
+        """Do nothing."""
+
+    def admit(self) -> None:
+        """Do nothing."""
