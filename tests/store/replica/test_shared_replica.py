@@ -330,6 +330,35 @@ async def test_a_read_during_which_pages_were_written_is_discarded(settings: Set
         assert (await reader.read(f"SELECT count(*) FROM {table}")).value == 1
 
 
+async def test_an_announced_change_that_does_not_come_keeps_no_reader_out(settings: Settings) -> None:
+    async with nodes(settings) as (follower, reader):
+        await reader.synced()
+        lock = ReaderLock(copy_of(settings))
+        assert lock.try_read()
+        copy = part(follower)._copy  # type: ignore[attr-defined]
+        changing = asyncio.create_task(copy._change(lambda: None))
+        async with asyncio.timeout(_PATIENCE_S):
+            while copy_of(settings).stat().st_mtime_ns % 10**9 == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        changing.cancel()
+        await asyncio.gather(changing, return_exceptions=True)
+        lock.close()
+        assert part(reader)._copy._begin_read()  # type: ignore[attr-defined]
+
+
+async def test_a_slow_read_that_a_change_has_overtaken_is_discarded(settings: Settings) -> None:
+    async with nodes(settings) as (follower, reader):
+        table = await make_table(follower)
+        await reader.synced()
+        copy = part(reader)._copy  # type: ignore[attr-defined]
+        async with copy._reading() as is_unchanged:
+            assert is_unchanged()
+            await follower.write(insert(table))
+            await reader.synced()
+            assert (await reader.read(f"SELECT count(*) FROM {table}")).age_s, "a later state is confirmed"
+            assert not is_unchanged()
+
+
 async def test_a_mark_that_was_left_behind_confirms_nothing(settings: Settings) -> None:
     async with nodes(settings) as (follower, reader):
         table = await make_table(follower)

@@ -220,6 +220,7 @@ class Copy(CopyReader):
                     self._reader.invalidate()
                     return await self._run_in_thread(work)
                 finally:
+                    self._file.end_announcement()
                     self._others.admit()
         except Spoiled:
             self._mark_damaged()
@@ -234,9 +235,9 @@ class Copy(CopyReader):
         """Do nothing: the event loop's thread has read, so nothing could change."""
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[bool]:
+    async def _reading(self) -> AsyncIterator[Callable[[], bool]]:
         async with self._gate.reading():
-            yield True
+            yield self._is_trusted
 
     async def _wait_until_unchanged(self) -> None:
         await self._gate.wait_until_unchanged()

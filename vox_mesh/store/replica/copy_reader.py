@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Final
@@ -43,8 +44,11 @@ class CopyReader(ABC):
         """End that read."""
 
     @abstractmethod
-    def _reading(self) -> AbstractAsyncContextManager[bool]:
-        """Hold off changes during a read in another thread; the value is whether the copy may be read."""
+    def _reading(self) -> AbstractAsyncContextManager[Callable[[], bool] | None]:
+        """Hold off changes during a read in another thread.
+
+        The value returns whether the file did not change since; it is `None` if the copy can't be read.
+        """
 
     @abstractmethod
     async def _wait_until_unchanged(self) -> None:
@@ -95,11 +99,11 @@ class CopyReader(ABC):
             self._slow.release()
 
     async def _read_in_thread(self, statement: Statement) -> Rows | None:
-        async with self._reading() as may_read:
-            if not may_read or not self.is_readable:
+        async with self._reading() as is_unchanged:
+            if is_unchanged is None or not self.is_readable:
                 return None
             reading = asyncio.to_thread(self._reader.query_in_thread, statement, SLOW_S)
             rows: Rows | None = None
             with suppress(TooLong):
                 rows = await to_the_end(asyncio.ensure_future(reading))
-            return rows if self._is_trusted() else None
+            return rows if is_unchanged() else None

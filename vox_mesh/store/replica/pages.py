@@ -289,6 +289,11 @@ class PageFile:
             os.utime(self._file, ns=(moment, moment))
             self._signature = _signature(os.fstat(self._file))
 
+    def end_announcement(self) -> None:
+        """Take an announcement back if no change has followed."""
+        if self._signature is not None and self._signature[2] % _NANOSECONDS and self.is_unwritten:
+            self._sign()
+
     @property
     def is_untouched(self) -> bool:
         """Return whether the file at the path is this one, and unchanged."""

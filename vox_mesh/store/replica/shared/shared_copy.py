@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -72,7 +72,7 @@ class SharedCopy(CopyReader):
         self._lock.release()
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[bool]:
+    async def _reading(self) -> AsyncIterator[Callable[[], bool] | None]:
         lock = ReaderLock(self._path)  # reads in the event loop's thread hold and release another one
         try:
             may_read = False
@@ -81,7 +81,8 @@ class SharedCopy(CopyReader):
                     while not (may_read := lock.try_read() and self._is_confirmed()):
                         lock.release()
                         await asyncio.sleep(RETRY_S)
-            yield may_read
+            confirmed = self._confirmed  # another read may find a later state meanwhile
+            yield (lambda: self._confirmed is confirmed and self._is_trusted()) if may_read else None
         finally:
             lock.close()
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from vox_mesh.errors import SyncRefused
 from vox_mesh.store.background import BackgroundFaults
-from vox_mesh.store.replica.answering import NEVER
 from vox_mesh.store.replica.copy import Applied, Copy
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
@@ -92,7 +91,7 @@ class SharedFollower(PushedReplica):
         )
         self._files = files
         self._commits, self._other_commits = files.commits
-        self._hello_at = NEVER
+        self._hello: tuple[str, float] = "", 0.0  # the log of the primary, and when it was asked
         self._publishing: asyncio.Handle | None = None
         self._publish_soon()
 
@@ -110,6 +109,7 @@ class SharedFollower(PushedReplica):
     def _publish(self) -> None:
         self._publishing = None
         copy, held, record = self._copy, self._copy_state, self._mark.record
+        log_id, hello_at = self._hello
         state = Published(
             host=self._files.host,
             pid=os.getpid(),
@@ -124,7 +124,7 @@ class SharedFollower(PushedReplica):
             state=self._state,
             error=record.error,
             as_of=max(0.0, self._as_of),
-            hello_at=max(0.0, self._hello_at),
+            hello_at=hello_at if log_id == held.log_id else 0.0,
             commits=self._commits,
             other_commits=self._other_commits,
             bytes=held.bytes,
@@ -136,7 +136,7 @@ class SharedFollower(PushedReplica):
 
     def _handle_hello(self, asked_at: float, held: int, hello: Hello) -> None:
         super()._handle_hello(asked_at, held, hello)
-        self._hello_at = asked_at
+        self._hello = hello.log_id, asked_at
         self._publish_soon()
 
     def _note_received(self) -> None:

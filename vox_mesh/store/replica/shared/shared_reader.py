@@ -165,7 +165,10 @@ class SharedReader(AnsweringReplica):
     def _judge(self, seen: Published | None) -> tuple[ReplicaState, str]:
         """Return the state, and its reason."""
         if seen is None:
-            return ReplicaState.CATCHING_UP, "no process of this machine has followed the server yet"
+            return (
+                ReplicaState.CATCHING_UP,
+                "no process with the same clock and process numbers has followed the server yet",
+            )
         state = ReplicaState(seen.state)
         if state is ReplicaState.IN_TOUCH and self._monotonic() - seen.as_of > _SILENT_S:
             return ReplicaState.OUT_OF_TOUCH, f"process {seen.pid}, which follows the server, does not report"
@@ -200,7 +203,7 @@ class SharedReader(AnsweringReplica):
                 failed += 1
                 await asyncio.sleep(backoff_s(failed, random.random))
                 continue
-            failed, seen = 0, self._published
+            failed, seen, self._fault = 0, self._published, None
             # Of another run of the primary, the follower must verify the log first.
             if seen is not None and (hello.session, hello.log_id) == (seen.session, seen.log_id):
                 self._watermark.place(hello.log_id, asked_at)
