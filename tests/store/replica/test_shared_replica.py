@@ -321,7 +321,7 @@ async def test_a_read_during_which_pages_were_written_is_discarded(settings: Set
         table = await make_table(follower)
         await reader.synced()
         copy = part(reader)._copy  # type: ignore[attr-defined]
-        assert copy._begin_read()  # and is paused: the follower does not wait for ever
+        assert copy._begin_read()  # and is paused: the follower does not wait without limit
         await follower.write(insert(table))
         await until(follower, lambda: not standing(follower).lag_frames)
         await follower.synced()

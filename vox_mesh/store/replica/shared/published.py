@@ -47,7 +47,7 @@ class Published:
 
     @property
     def copy_id(self) -> tuple[int, str, int]:
-        """Return what is another for a copy that was begun anew."""
+        """Return what differs after the copy was dropped and fetched again."""
         return self.inode, self.log_id, self.start_overs
 
 
