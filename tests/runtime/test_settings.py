@@ -62,6 +62,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_LOG_FORMAT": ("log_format", "json", "json"),
     "VOX_DB_URL": ("db_url", "libsql://x.turso.io", "libsql://x.turso.io"),
     "VOX_DB_TOKEN": ("db_token", SECRET, SecretStr(SECRET)),
+    "VOX_DB_URLS": ("db_urls", "west=libsql://west.turso.io", "west=libsql://west.turso.io"),
     "VOX_DB_PATH": ("db_path", "/var/vox.db", Path("/var/vox.db")),
     "VOX_DB_DRIVER": ("db_driver", "libsql-client", Driver.LIBSQL_CLIENT),
     "VOX_DB_REPLICA": ("db_replica", "off", ReplicaChoice.OFF),
