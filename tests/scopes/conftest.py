@@ -10,6 +10,7 @@ import pytest
 
 from tools.sqld import Server
 from vox_mesh import Settings
+from vox_mesh.node import MeshNode
 from vox_mesh.settings import load_process_settings
 
 SCOPES: Final = ("west", "east", "north", "south")
@@ -48,6 +49,14 @@ def on_files(tmp_path: Path) -> Settings:
     """The settings of a process with two scopes, each in a file."""
     urls = " ".join(f"{scope}=file:{tmp_path / scope}.db" for scope in SCOPES[:2])
     return process_settings(tmp_path, urls)
+
+
+async def settle(*meshes: MeshNode) -> None:
+    """Wait until each node is the owner of its mesh: a slow server may take longer than the first tick."""
+    for mesh in meshes:
+        async for _ in mesh.store.changes(interval_s=0.05):
+            if mesh.writer.is_chain_open and await mesh.ownership.owner() is not None:
+                break
 
 
 def process_settings(folder: Path, urls: str) -> Settings:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from vox_mesh.messages.forwarder import Forwarder
+from vox_mesh.messages.scope_inbox import ScopeInbox
 from vox_mesh.node import MeshNode, open_node
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.observability.log_context import log_scope
@@ -26,7 +28,12 @@ async def open_nodes(
     ]
     try:
         await asyncio.wait(tasks)
-        yield [task.result() for task in tasks]
+        meshes = [task.result() for task in tasks]
+        for mesh, settings in zip(meshes, scopes, strict=True):
+            if len(meshes) > 1 and settings.directory is not None:
+                forwarder = forwarder_of(mesh, meshes, settings.directory.names, dependencies)
+                mesh.supervisor.start("forwarder", forwarder.run)
+        yield meshes
     finally:
         for task in tasks:
             task.cancel()
@@ -35,6 +42,21 @@ async def open_nodes(
         for fault in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(fault, BaseException):
                 raise fault
+
+
+def forwarder_of(
+    mesh: MeshNode, meshes: Sequence[MeshNode], known: Sequence[str], dependencies: Dependencies
+) -> Forwarder:
+    """Return what forwards the messages of one scope to the others; `known`: all scopes of the directory."""
+    inboxes = {
+        other.store.mesh_id[0]: ScopeInbox(
+            other.store, other.writer, other.clock, other.messages, other.roles, other.permits
+        )
+        for other in meshes
+        if other is not mesh
+    }
+    claims, owner_key = mesh.messages.claims, mesh.ownership.key
+    return Forwarder(mesh.store, claims, mesh.clock, owner_key, known, inboxes, dependencies.monotonic)
 
 
 async def _open_in_scope(settings: Settings, dependencies: Dependencies, *, is_named: bool) -> MeshNode:
