@@ -1,4 +1,4 @@
--- Messages between scopes: those that wait in the database of the sender, and those that arrived from another scope.
+-- Messages between scopes: they wait in the database of the sender, and arrive once in that of the recipient.
 
 -- name: outbound
 -- The inboxes of the scope ?3 that messages wait for; ?4: how many. As bytes: a row may hold text that is not UTF-8.

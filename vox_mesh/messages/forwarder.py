@@ -12,7 +12,7 @@ from typing import Final
 from vox_mesh.errors import MeshError
 from vox_mesh.messages.claims import Claims, firsts_of_pairs
 from vox_mesh.messages.outbound import SQL
-from vox_mesh.messages.scope_inbox import Fate, ScopeInbox, Verdict
+from vox_mesh.messages.scope_inbox import ArrivalVerdict, Fate, ScopeInbox
 from vox_mesh.messages.scripts import json
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.messages.scope_address import ScopeAddress
@@ -100,7 +100,7 @@ class Forwarder:
             try:
                 verdicts = await inbox.take(self._origin, await self._owner_key(), batch, self._clock.now_ms)
             except MeshError as error:
-                verdicts = [Verdict(Fate.POSTPONED, error.line)] * len(batch)
+                verdicts = [ArrivalVerdict(Fate.POSTPONED, error.line)] * len(batch)
             except BaseException:
                 await self._claims.release(batch, firsts_of_pairs(batch))
                 raise
@@ -139,7 +139,7 @@ class Forwarder:
             return "not forwarded within 14 days"
         return None
 
-    async def _settle(self, batch: Sequence[Message], verdicts: Sequence[Verdict]) -> int:
+    async def _settle(self, batch: Sequence[Message], verdicts: Sequence[ArrivalVerdict]) -> int:
         """Settle claimed messages by their verdicts; return how many were stored."""
         by_fate: dict[Fate, list[tuple[Message, str]]] = {fate: [] for fate in Fate}
         for message, verdict in zip(batch, verdicts, strict=True):

@@ -40,7 +40,7 @@ class Fate(StrEnum):
     """It may be offered again when messages before it were received."""
 
 
-class Verdict(NamedTuple):
+class ArrivalVerdict(NamedTuple):
     """What became of a message, and why it was not stored."""
 
     fate: Fate
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
 class ScopeInbox:
     """Take in messages of trusted scopes, as a node of the scope of their recipients.
 
-    The node signs them: whoever receives them sees `AGENT@SCOPE` as the sender, on the word of this node,
+    The node signs them: their recipient sees `AGENT@SCOPE` as the sender, on the word of this node,
     which has checked the signature of the sender's node in the sender's scope.
     """
 
@@ -74,7 +74,7 @@ class ScopeInbox:
 
     async def take(
         self, origin: str, owner_key: str | None, messages: Sequence[Message], now_ms: int
-    ) -> list[Verdict]:
+    ) -> list[ArrivalVerdict]:
         """Store messages of a scope whose owner has this key; `now_ms` is the time there.
 
         A message that arrived before is stored already. Raises `DatabaseUnavailable`.
@@ -87,40 +87,44 @@ class ScopeInbox:
         if owner_key is None or trusted.keys.get(origin) != owner_key:
             is_known = origin in trusted.keys
             reason = f"scope {origin} has another owner than the trusted one" if is_known else "not trusted"
-            return [Verdict(Fate.REFUSED, f"refused by scope {self._mesh[0]}: {reason}")] * len(messages)
+            return [ArrivalVerdict(Fate.REFUSED, f"refused by scope {self._mesh[0]}: {reason}")] * len(
+                messages
+            )
         await self._messages.queries.learn_time()
-        offered: list[Script | Verdict] = []
+        offered: list[Script | ArrivalVerdict] = []
         last: dict[tuple[str, str], str] = {}  # of each pair, the message that must arrive before the next
         for message in messages:
             try:
                 signed = await self._signed(origin, message, now_ms)
             except BadValue as error:
-                offered.append(Verdict(Fate.REFUSED, f"refused by scope {self._mesh[0]}: {error}"))
+                offered.append(ArrivalVerdict(Fate.REFUSED, f"refused by scope {self._mesh[0]}: {error}"))
             else:
                 offered.append(self._script(origin, signed, trusted.mark, last.get(message.pair)))
                 last[message.pair] = message.message_uuid
         return await self._store_all(offered)
 
-    async def _store_all(self, offered: Sequence[Script | Verdict]) -> list[Verdict]:
+    async def _store_all(self, offered: Sequence[Script | ArrivalVerdict]) -> list[ArrivalVerdict]:
         outcomes = iter(await self._store.write_all([each for each in offered if isinstance(each, Script)]))
-        verdicts: list[Verdict] = []
+        verdicts: list[ArrivalVerdict] = []
         for each in offered:
-            outcome = each if isinstance(each, Verdict) else next(outcomes)
+            outcome = each if isinstance(each, ArrivalVerdict) else next(outcomes)
             if isinstance(outcome, MeshError):
                 verdicts.append(self._verdict_of(outcome))
             else:
-                verdicts.append(outcome if isinstance(outcome, Verdict) else Verdict(Fate.STORED))
+                verdicts.append(
+                    outcome if isinstance(outcome, ArrivalVerdict) else ArrivalVerdict(Fate.STORED)
+                )
         return verdicts
 
-    def _verdict_of(self, error: MeshError) -> Verdict:
+    def _verdict_of(self, error: MeshError) -> ArrivalVerdict:
         reason = error.reason if isinstance(error, Refused) else ""
         if reason == _ARRIVED:
-            return Verdict(Fate.STORED)
+            return ArrivalVerdict(Fate.STORED)
         if reason == MessageTaken.code:
-            return Verdict(Fate.REFUSED, f"its id is that of another message in scope {self._mesh[0]}")
+            return ArrivalVerdict(Fate.REFUSED, f"its id is that of another message in scope {self._mesh[0]}")
         if reason == _FULL:
-            return Verdict(Fate.FULL, f"the inbox has {MAX_OPEN} messages in scope {self._mesh[0]}")
-        return Verdict(Fate.POSTPONED, error.line)
+            return ArrivalVerdict(Fate.FULL, f"the inbox has {MAX_OPEN} messages in scope {self._mesh[0]}")
+        return ArrivalVerdict(Fate.POSTPONED, error.line)
 
     async def _signed(self, origin: str, message: Message, now_ms: int) -> Message:
         """Return the message as this node sends it in this scope. Raises `BadValue` if that can't be."""
