@@ -102,6 +102,9 @@ DELETE FROM job_predecessors WHERE OF_MESH AND job_id IN (SELECT value FROM json
 -- name: prune_notes_of_jobs
 DELETE FROM job_notes WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: prune_steps_of_jobs
+DELETE FROM job_steps WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
 -- name: prune_logs_of_jobs
 DELETE FROM job_logs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
@@ -157,10 +160,15 @@ DELETE FROM job_notes WHERE OF_MESH AND job_id IN (
 a.used_ms <= NOW_MS - 7200000
 
 -- part: ARTIFACT_HELD
--- Whether an agent that holds a job has kept the artifact a for it.
+-- Whether an agent that holds a job has kept the artifact a for it, or a job that has not ended has it as an input.
 a.hash IN (
     SELECT k.value ->> 'hash' FROM job_takes AS t, json_each(iif(json_valid(t.artifacts), t.artifacts, '[]')) AS k
-    WHERE t.scope_id = ?1 AND t.repository_id = ?2)
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2
+    UNION ALL
+    SELECT iif(instr(i.value ->> 'hash', ':'), '', coalesce(i.value ->> 'algo', 'blake3') || ':') || (i.value ->> 'hash')
+    FROM jobs AS j INDEXED BY jobs_open,
+        json_each(iif(instr(j.manifest, '"inputs":[{') AND json_valid(j.manifest), j.manifest, '{}'), '$.inputs') AS i
+    WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.ended_ms IS NULL)
 
 -- name: artifacts
 SELECT a.id, a.hash, a.type, a.created_ms, iif(IS_AT_REST, a.used_ms, NULL),
@@ -187,8 +195,14 @@ SELECT max(id), min(created_ms) FROM (
     SELECT id, created_ms FROM jobs NOT INDEXED WHERE id > ?3 AND OF_MESH ORDER BY id LIMIT ?4)
 
 -- name: outputs_among
--- The hashes among ?5 that are outputs of the jobs after ?3 and up to ?4.
-SELECT DISTINCT o.value ->> 'hash' AS hash
+-- The hashes among ?5 that are outputs of the jobs after ?3 and up to ?4, or results of their steps.
+SELECT s.value ->> 'artifact' AS hash
+FROM jobs AS j NOT INDEXED
+CROSS JOIN job_steps AS s ON s.scope_id = ?1 AND s.repository_id = ?2 AND s.job_id = j.job_id
+WHERE j.id > ?3 AND j.id <= ?4 AND j.scope_id = ?1 AND j.repository_id = ?2
+  AND iif(json_valid(s.value), s.value ->> 'artifact', NULL) IN (SELECT value FROM json_each(?5))
+UNION
+SELECT DISTINCT o.value ->> 'hash'
 FROM jobs AS j NOT INDEXED,
     json_each(iif(json_valid(j.output_artifacts), j.output_artifacts, '[]')) AS o
 WHERE j.id > ?3 AND j.id <= ?4 AND j.scope_id = ?1 AND j.repository_id = ?2 AND j.output_artifacts <> '[]'

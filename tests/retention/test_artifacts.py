@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.retention.test_messages import prune
 from tests.support.jobs.staging import schedule
 from tests.support.messages.messaging import write
-from vox_mesh import JobContext
+from vox_mesh import JobContext, Script
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE
 from vox_mesh.jobs.proof.blob_files import BlobStamp, BlobStore
 from vox_mesh.jobs.work.reports import Report, ReportedOutcome
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import hash_of
 from vox_mesh.node import MeshNode
 from vox_mesh.testing import MeshHarness
@@ -132,6 +134,37 @@ async def test_what_an_agent_has_kept_stays_while_it_holds_the_job(harness: Mesh
     await node.work.keep(taken.job, taken.job.claim_token, "notes", b"notes")
     await write(node, _DATED, 1)
     assert await prune(node) == {"artifacts": (0, 1)}
+
+
+async def test_the_result_of_a_step_stays_with_its_job(harness: MeshHarness) -> None:
+    node = await worker(harness)
+    job_id = await run(node, "small")
+    step = "INSERT INTO job_steps VALUES (?1, ?2, ?3, 1, 1, 's', 'k', 'done', ?4, 1, 1, 1, 'l', 'o', NULL)"
+    await write(node, step, job_id, orjson.dumps({"artifact": HASH, "size": 1}).decode())
+    rows = node.artifacts.rows([await node.artifacts.keep(LARGE, name="step-1", type="text/plain")])
+    assert rows is not None
+    await node.store.write(Script(rows))
+    await node.retention.set("jobs", age_ms=None)
+    await harness.clock.advance("40d")
+    assert len(await kept(node)) == 2
+
+
+@pytest.mark.parametrize(
+    "pointer", [{"hash": HASH}, {"algo": "blake3", "hash": HASH.removeprefix("blake3:")}]
+)
+async def test_the_input_of_a_job_that_has_not_ended_stays(
+    harness: MeshHarness, pointer: dict[str, str]
+) -> None:
+    node = await worker(harness)
+    await run(node)
+    manifest = Manifest.of(kind="later", payload=1, inputs=(pointer,))
+    ((waiting, *_),) = await node.jobs.schedule_all([manifest])
+    await harness.clock.advance("40d")
+    assert await kept(node) == [HASH]
+    await node.jobs.abort(waiting)
+    await schedule(node)
+    await node.retention.prune_all()
+    assert await kept(node) == []
 
 
 async def test_an_artifact_that_is_used_again_at_the_last_moment_stays(

@@ -33,7 +33,7 @@ OFFICE: Final = "retention"
 PRUNING_KNOWN: Final = 43
 """The schema version since which code takes pruned jobs for pruned."""
 
-ARTIFACTS_KNOWN: Final = 47
+ARTIFACTS_KNOWN: Final = 48
 """The schema version since which code writes when an artifact was used, and removes files."""
 
 TOO_MANY: Final = "too_many_policies"
