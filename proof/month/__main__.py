@@ -33,12 +33,16 @@ def lines(month: Month) -> list[str]:
         f"verification of everything, with the archive: {month.verify_all_s:.2f} s",
         f"archive: {month.archive_bytes / 2**20:.1f} MiB",
         "",
-        f"times {whole:.0f}, for 100 agents:",
-        f"  database {last.file_bytes * whole / 2**30:.2f} GiB, nightly verify {last.verify_s * whole:.0f} s,"
-        f" backup {month.backup_s * whole:.0f} s",
+        f"for all the work of 100 agents, {whole:.0f} times as much; what does not grow with it is counted once:",
+        f"  database {_scaled(month.empty_bytes, last.file_bytes, whole) / 2**30:.2f} GiB",
+        f"  nightly verify at most {last.verify_s * whole:.0f} s, backup at most {month.backup_s * whole:.0f} s",
         *(f"  {table}: {rows * whole:.0f} rows" for table, rows in _largest(last.rows)),
     ]
     return [*found, *(f"FAULT {each}" for each in month.faults)]
+
+
+def _scaled(empty: float, measured: float, factor: float) -> float:
+    return empty + (measured - empty) * factor
 
 
 def _line(day: Day) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from proof.month import fleet
 from proof.month.simulated_time import SimulatedTime
+from tools.homes import FILE
 from vox_mesh.cli.support.session import engine_session
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.mesh import Mesh
@@ -20,7 +21,6 @@ from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.target import FolderTarget
 from vox_mesh.settings import Settings
 from vox_mesh.store.schema.backup import back_up
-from vox_mesh.testing.harness import IsolatedSettings
 from vox_mesh.views.jobs import verify_proof
 
 _STEPS: Final = 12
@@ -48,6 +48,7 @@ class Month:
     """What a run has found."""
 
     share: float
+    empty_bytes: int = 0
     days: list[Day] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     verify_all_s: float = 0.0
@@ -59,14 +60,7 @@ class Month:
 
 async def run_month(folder: Path, days: int, share: float) -> Month:
     """Run so many simulated days of a share of the fleet's work, in a database file in this folder."""
-    settings = IsolatedSettings(
-        mesh_enabled=True,
-        db_path=folder / "mesh.db",
-        home_dir=folder / "home",
-        node_id="one",
-        http=False,
-        tick=3_600.0,
-    )
+    settings = FILE.settings(folder, None, node_id="one", tick=3_600.0)
     time = SimulatedTime(settings.db_path)
     month = Month(share)
     with time.installed():
@@ -97,6 +91,7 @@ class _Run:
         await node.oplog.anchor()
         for subject, kept in _KEPT_DAYS.items():
             await node.retention.set(subject, age_ms=kept * DAY_MS)
+        month.empty_bytes = _bytes(self._settings.db_path)
         a_step = max(1, round(fleet.AGENTS * fleet.A_DAY * month.share / _STEPS))
         for number in range(1, days + 1):
             began = process_time()
@@ -153,7 +148,8 @@ def _sample(jobs: Sequence[str]) -> list[str]:
 
 
 def _bytes(database: Path) -> int:
-    return sum(path.stat().st_size for path in database.parent.glob(f"{database.name}*"))
+    """Return the size of the file, without its log, which has an upper bound of its own."""
+    return database.stat().st_size
 
 
 def run(folder: Path, days: int, share: float) -> Month:
