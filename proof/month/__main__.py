@@ -26,22 +26,24 @@ def lines(month: Month) -> list[str]:
     """Return the report: figures of the run, and what they mean for the whole fleet."""
     last, whole = month.days[-1], 1 / month.share
     found = [
-        "day  file MiB  entries  jobs  verify s  of entries  CPU s",
+        "day  file MiB  entries  jobs  verify CPU s  of entries  work CPU s",
         *map(_line, month.days),
         f"jobs, messages and locks: {month.jobs_done} of each",
-        f"backup: {month.backup_bytes / 2**20:.1f} MiB in {month.backup_s:.2f} s",
-        f"verification of everything, with the archive: {month.verify_all_s:.2f} s",
+        f"backup: {month.backup_bytes / 2**20:.1f} MiB in {month.backup_s:.2f} s of CPU",
+        f"verification of everything, with the archive: {month.verify_all_s:.2f} s of CPU",
         f"archive: {month.archive_bytes / 2**20:.1f} MiB",
         "",
-        f"for all the work of 100 agents, {whole:.0f} times as much; what does not grow with it is counted once:",
+        f"for all the work of 100 agents, {whole:.0f} times as much:",
         f"  database {_scaled(month.empty_bytes, last.file_bytes, whole) / 2**30:.2f} GiB",
-        f"  nightly verify at most {last.verify_s * whole:.0f} s, backup at most {month.backup_s * whole:.0f} s",
+        f"  nightly verify at most {last.verify_s * whole:.0f} s of CPU",
+        f"  backup at most {month.backup_s * whole:.0f} s of CPU",
         *(f"  {table}: {rows * whole:.0f} rows" for table, rows in _largest(last.rows)),
     ]
     return [*found, *(f"FAULT {each}" for each in month.faults)]
 
 
 def _scaled(empty: float, measured: float, factor: float) -> float:
+    """Return a size for more work; that of the empty database counts once."""
     return empty + (measured - empty) * factor
 
 
