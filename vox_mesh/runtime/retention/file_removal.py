@@ -24,7 +24,7 @@ from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
-REMOVAL_KNOWN: Final = 48
+REMOVAL_KNOWN: Final = 49
 """The schema version since which code stamps a file that it uses again."""
 
 REST_S: Final = 3_600.0
