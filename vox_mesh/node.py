@@ -137,7 +137,7 @@ class MeshNode(Mesh):
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
         self._file_removal = FileRemoval(
-            store, settings, self.identity.node_id, clock, self.features, dependencies.monotonic
+            store, settings, self.identity, clock, self.features, self._monotonic
         )
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(

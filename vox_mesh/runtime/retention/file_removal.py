@@ -13,7 +13,7 @@ from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.proof.blob_files import BlobStamp, BlobStore
 from vox_mesh.model.documents.documents import is_hash
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.identity import machine_id
+from vox_mesh.nodes.identity import Identity, machine_id
 from vox_mesh.nodes.nodes import Features
 from vox_mesh.runtime.home_check import ARTIFACTS
 from vox_mesh.runtime.store_memories import has_other_databases
@@ -57,7 +57,7 @@ class FileRemoval:
         self,
         store: Store,
         settings: Settings,
-        node_id: str,
+        identity: Identity,
         clock: MeshClock,
         features: Features,
         monotonic: Callable[[], float],
@@ -65,7 +65,7 @@ class FileRemoval:
         self._store = store
         self._settings = settings
         self._blobs = BlobStore(settings.home_dir / ARTIFACTS)
-        self._node_id = node_id
+        self._node_id = identity.node_id
         self._clock = clock
         self._features = features
         self._monotonic = monotonic
