@@ -136,9 +136,7 @@ class MeshNode(Mesh):
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
-        self._file_removal = FileRemoval(
-            store, settings, self.identity, clock, self.features, self._monotonic
-        )
+        self._removal = FileRemoval(store, settings, self.identity, clock, self.features, self._monotonic)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
@@ -263,7 +261,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
-            ("file-removal", lambda: self._file_removal.run(self._chance)),
+            ("file-removal", lambda: self._removal.run(self._chance)),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.
@@ -348,7 +346,7 @@ class MeshNode(Mesh):
         await self._job_maintenance.run_once()
         await self.approvals.apply_due()
         await self._retention_maintenance.run_once()
-        await self._file_removal.run_once()
+        await self._removal.run_once()
 
     @property
     def writer(self) -> OpLogWriter:

@@ -59,7 +59,7 @@ class Month:
 
 
 async def run_month(folder: Path, days: int, share: float) -> Month:
-    """Run so many simulated days of a share of the fleet's work, in a database file in this folder."""
+    """Run this number of simulated days of a share of the fleet's work, in a database file in this folder."""
     settings = FILE.settings(folder, None, node_id="one", tick=3_600.0)
     time = SimulatedTime(settings.db_path)
     month = Month(share)

@@ -59,6 +59,8 @@ FEW = {
     *("mesh_schema", "database_clock", "refusals", "lock_generations", "mesh_owner", "admitted_agents"),
     *("admitted_nodes", "job_kinds", "job_drains", "job_crons", "job_rules", "memories", "agent_sessions"),
     *("retention_policies", "retention_progress", "tempo_incidents", "budgets", "spend_limits"),
+    # Pruned by the node that forwards, at a bound.
+    "scope_arrivals",
     # One for each name or key of a node: the log is verified by them, and former processes are fenced.
     *("node_incarnations", "node_versions", "node_keys"),
     # The log, and what an entry of it is.

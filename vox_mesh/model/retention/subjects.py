@@ -102,6 +102,7 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "agent_tokens": "removed when revoked or expired",
     "deferred_ops": "removed when applied; a dropped one stays: it says what its entry in the op log is",
     "a2a_receivers": "pruned an hour after they were last seen",
+    "scope_arrivals": "pruned by the node that forwards messages between scopes",
     "job_takes": "removed with its claim",
     "job_questions": "removed when the job has ended",
     "mcp_tasks": "pruned 7 days after the job has ended",
