@@ -125,8 +125,8 @@ def _fleet(fleet: Mapping[str, Any]) -> str:
         f" {fleet['databases']} databases.\nAn agent has {fleet['jobs_per_agent_hour']:g} jobs an hour, of"
         f" {fleet['job_s']:g} s each on average, and {fleet['swing']:.0%} more at noon.\nEvery hour each"
         f" database gets {fleet['burst']} jobs at once. At noon, {fleet['lost_nodes']} nodes are lost"
-        f" for good;\ntheir jobs are taken over after {fleet['takeover_s']:g} s. Messages, locks and heartbeats take"
-        f" {fleet['background']:.0%} of each database.\nThe cost of a job is measured, all else is assumed."
+        f" for good;\ntheir jobs are taken over after {fleet['takeover_s']:g} s. Messages, locks and heartbeats"
+        f" take {fleet['background']:.0%} of each database.\nThe cost of a job is measured, all else is assumed."
     )
 
 
