@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Template
+from textwrap import fill
 from typing import Any, Final
 
 from bench.scale.inputs import FILE, Inputs
@@ -21,6 +22,7 @@ PAGE: Final = FILE.parents[1] / "guides" / "scale.md"
 DAY: Final = FILE.with_name("scale-day.json")
 """What the simulated day brought."""
 
+_WIDTH: Final = 118
 _TEXT: Final = Path(__file__).with_name("page.md")
 
 
@@ -120,14 +122,18 @@ def _capacity(inputs: Inputs) -> str:
 
 
 def _fleet(fleet: Mapping[str, Any]) -> str:
-    return (
-        f"{fleet['agents']:,} agents on {fleet['nodes']} nodes with {fleet['slots']} slots each, in"
-        f" {fleet['databases']} databases.\nAn agent has {fleet['jobs_per_agent_hour']:g} jobs an hour, of"
-        f" {fleet['job_s']:g} s each on average, and {fleet['swing']:.0%} more at noon.\nEvery hour each"
-        f" database gets {fleet['burst']} jobs at once. At noon, {fleet['lost_nodes']} nodes are lost"
-        f" for good;\ntheir jobs are taken over after {fleet['takeover_s']:g} s. Messages, locks and heartbeats"
-        f" take {fleet['background']:.0%} of each database.\nThe cost of a job is measured, all else is assumed."
+    text = (
+        f"{fleet['agents']:,} agents on {fleet['nodes']} nodes with {fleet['slots']} slots each,"
+        f" in {fleet['databases']} databases."
+        f" An agent has {fleet['jobs_per_agent_hour']:g} jobs an hour, of {fleet['job_s']:g} s each on average,"
+        f" and {fleet['swing']:.0%} more at noon."
+        f" Every hour each database gets {fleet['burst']} jobs at once."
+        f" At noon, {fleet['lost_nodes']} nodes are lost for good;"
+        f" their jobs are taken over after {fleet['takeover_s']:g} s."
+        f" Messages, locks and heartbeats take {fleet['background']:.0%} of each database."
+        " The cost of a job is measured, all else is assumed."
     )
+    return fill(text, _WIDTH)
 
 
 def _day(day: Mapping[str, Any]) -> str:
