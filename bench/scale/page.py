@@ -125,7 +125,7 @@ def _fleet(fleet: Mapping[str, Any]) -> str:
     text = (
         f"{fleet['agents']:,} agents on {fleet['nodes']} nodes with {fleet['slots']} slots each,"
         f" in {fleet['databases']} databases."
-        f" An agent has {fleet['jobs_per_agent_hour']:g} jobs an hour, of {fleet['job_s']:g} s each on average,"
+        f" An agent has {fleet['jobs_per_agent_hour']:g} jobs an hour, of {fleet['job_s']:g} s on average,"
         f" and {fleet['swing']:.0%} more at noon."
         f" Every hour each database gets {fleet['burst']} jobs at once."
         f" At noon, {fleet['lost_nodes']} nodes are lost for good;"
