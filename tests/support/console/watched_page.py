@@ -91,8 +91,8 @@ class WatchedPage:
     async def leave(self) -> None:
         """Leave the current screen, and wait until all that it asked for is answered or given up.
 
-        A screen repeats its requests when the mesh changes. On a page that stays open, each later refusal would
-        count as a fault of the test that gets the page next.
+        A screen repeats its requests when the mesh changes. On a page that stays open, each later
+        refusal would count as a fault of the test that gets the page next.
         """
         if self.page.is_closed() or not await self.page.evaluate(_IS_SIGNED_IN):
             return
