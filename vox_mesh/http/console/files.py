@@ -108,7 +108,9 @@ def _read_bodies(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 def _file(content_type: str, body: bytes) -> WebFile:
     tag = hashlib.blake2b(body, digest_size=16).hexdigest()
-    return WebFile(content_type, body, min((_compressed(body, each) for each in _MEMORY_LEVELS), key=len), tag)
+    return WebFile(
+        content_type, body, min((_compressed(body, each) for each in _MEMORY_LEVELS), key=len), tag
+    )
 
 
 def _compressed(body: bytes, memory: int) -> bytes:
