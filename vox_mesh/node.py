@@ -59,6 +59,7 @@ from vox_mesh.store.store import Store
 if TYPE_CHECKING:
     from vox_mesh.http.server import NodeServer
     from vox_mesh.jobs.proof.artifacts import ArtifactSource
+    from vox_mesh.runtime.archive.maintenance import ArchiveMaintenance
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class MeshNode(Mesh):
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
+        self._archive_maintenance = self._create_archive_maintenance(settings)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
@@ -151,12 +153,21 @@ class MeshNode(Mesh):
             host_load=host_load,
             monotonic=self._monotonic,
         )
+        if (archive := self._archive_maintenance) is not None:
+            self.health.archive_fault = lambda: archive.fault
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         parts = (rhythm.policies, rhythm.pulse, rhythm.leadership, rhythm.bar_reporter, rhythm.controller)
         self._conductor = Conductor(rhythm.context, *parts, rhythm.help, self.nodes, host_load)
         has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
+
+    def _create_archive_maintenance(self, settings: Settings) -> ArchiveMaintenance | None:
+        if settings.archive_dir is None and settings.archive_url is None:
+            return None
+        from vox_mesh.runtime.archive.maintenance import ArchiveMaintenance  # imported late: few have one
+
+        return ArchiveMaintenance(self, settings, self._chance, self._monotonic)
 
     def _local_agents(self, own: str | None) -> list[str]:
         """Return the agents that live in this process: its own, and the receiving ones."""
@@ -256,6 +267,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
+            *([] if (archive := self._archive_maintenance) is None else [("archive", archive.run)]),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.

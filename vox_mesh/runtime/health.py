@@ -57,6 +57,9 @@ class Health:
         self.service: Callable[[], ServiceFigures | None] = lambda: None
         """Returns what the node's service knows of itself, if it has one."""
 
+        self.archive_fault: Callable[[], str] | None = None
+        """Returns why the log was not archived the last time, if this node has an archive."""
+
         self.write_rate = 0.0
         """The writes per second between the last two heartbeats."""
 
@@ -78,6 +81,8 @@ class Health:
             ]
         checks = [self._database(), self._writes(), self._clock_check(), self._parts(), self._tempo()]
         checks += [self._background(), self._rollback()]
+        if self.archive_fault is not None:
+            checks.append(HealthCheck("archive", True, self.archive_fault()))  # the node itself works
         if self._store.replica_status is not None:
             checks.append(self._replica())
         if self.is_beginning:
