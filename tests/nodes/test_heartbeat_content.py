@@ -87,11 +87,21 @@ def test_vitals_are_reported_when_they_change(changed: Vitals) -> None:
     assert [writer.beat(changed) for _ in range(2)] == [HeartbeatContent(False, True), _NOTHING]
 
 
-def test_a_load_that_hardly_moves_is_no_news() -> None:
+def test_a_load_that_moves_a_little_is_reported_once_the_last_report_is_old() -> None:
     writer = Writer()
     writer.beat(Vitals(cpu_utilisation=0.50))
-    found = [writer.beat(Vitals(cpu_utilisation=each)).reports for each in (0.52, 0.54, 0.56, 0.57)]
+    found = [writer.beat(Vitals(cpu_utilisation=each)).reports for each in (0.52, 0.70, 0.76, 0.60)]
     assert found == [False, False, True, False]
+    writer.now_s += 300.0
+    assert [writer.beat(Vitals(cpu_utilisation=each)).reports for each in (0.74, 0.60)] == [False, True]
+
+
+def test_a_load_is_no_reason_for_an_earlier_heartbeat() -> None:
+    writer = Writer()
+    writer.beat(Vitals(cpu_utilisation=0.1))
+    assert not writer.chooser.has_news(Vitals(cpu_utilisation=1.0), ())
+    assert writer.chooser.has_news(Vitals(cpu_utilisation=0.1, faults=("clock",)), ())
+    assert writer.chooser.choose(Vitals(cpu_utilisation=1.0)).reports, "the next one reports it"
 
 
 def test_a_frame_on_its_way_is_no_news() -> None:

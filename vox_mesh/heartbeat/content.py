@@ -10,8 +10,12 @@ from vox_mesh.model.nodes.liveness import Vitals
 _REPEAT_S: Final = 3_600.0
 """How old the count of heartbeats and the vitals of a node may become while it writes nothing else."""
 
-_LOAD_STEP: Final = 0.05
-"""The least difference of a utilisation that is worth a write."""
+_LOAD_STEP: Final = 0.25
+"""The least difference of a utilisation that is worth a write by a node that writes nothing else."""
+
+_SMALL_LOAD_STEP: Final = 0.05
+_SMALL_LOAD_STEP_S: Final = 300.0
+"""Smaller differences wait until the last report is this old."""
 
 _LAG_STEP_MS: Final = 10_000
 """The same of a replica's lag: while a frame is on its way, it is the seconds since the last hello."""
@@ -48,16 +52,23 @@ class ContentChooser:
         self._others = self._answered() - self._own
         has_written = self._others != self._counted_others
         is_count_old = now - self._counted_at >= _REPEAT_S
-        is_report_old = now - self._reported_at >= _REPEAT_S
+        report_age_s = now - self._reported_at
+        load_step = _SMALL_LOAD_STEP if report_age_s >= _SMALL_LOAD_STEP_S else _LOAD_STEP
         return HeartbeatContent(
             has_written or is_confirming or is_count_old,
-            has_written or is_report_old or _have_changed(self._vitals, vitals),
+            has_written
+            or report_age_s >= _REPEAT_S
+            or _is_news(self._vitals, vitals)
+            or _has_load_moved(self._vitals, vitals, load_step),
         )
 
     def has_news(self, vitals: Vitals, described: tuple[object, ...]) -> bool:
-        """Return whether the next heartbeat has more to tell than that this node is alive."""
-        content = self.choose(vitals)
-        return content.counts or content.reports or described != self._described
+        """Return whether the next heartbeat has something to tell that can't wait for its time.
+
+        A load can: it moves all the time on a machine that also does other work.
+        """
+        is_counting = self.choose(self._vitals).counts
+        return is_counting or _is_news(self._vitals, vitals) or described != self._described
 
     def written(
         self, content: HeartbeatContent, vitals: Vitals, scripts: int, described: tuple[object, ...] = ()
@@ -72,12 +83,17 @@ class ContentChooser:
             self._reported_at, self._vitals = self._monotonic(), vitals
 
 
-def _have_changed(before: Vitals, now: Vitals) -> bool:
-    return (
-        (before.faults, before.waiting, _lag(before.replica_lag_ms))
-        != (now.faults, now.waiting, _lag(now.replica_lag_ms))
-        or _has_moved(before.cpu_utilisation, now.cpu_utilisation)
-        or _has_moved(before.gpu_utilisation, now.gpu_utilisation)
+def _is_news(before: Vitals, now: Vitals) -> bool:
+    return (before.faults, before.waiting, _lag(before.replica_lag_ms)) != (
+        now.faults,
+        now.waiting,
+        _lag(now.replica_lag_ms),
+    )
+
+
+def _has_load_moved(before: Vitals, now: Vitals, step: float) -> bool:
+    return _has_moved(before.cpu_utilisation, now.cpu_utilisation, step) or _has_moved(
+        before.gpu_utilisation, now.gpu_utilisation, step
     )
 
 
@@ -85,7 +101,7 @@ def _lag(lag_ms: int | None) -> int | None:
     return None if lag_ms is None else lag_ms // _LAG_STEP_MS
 
 
-def _has_moved(before: float | None, now: float | None) -> bool:
+def _has_moved(before: float | None, now: float | None, step: float) -> bool:
     if before is None or now is None:
         return before is not now
-    return abs(now - before) >= _LOAD_STEP
+    return abs(now - before) >= step

@@ -18,6 +18,7 @@ from vox_mesh.jobs.worker.claim_backoff import ClaimBackoff
 from vox_mesh.jobs.worker.claim_round import AFTER_CHANGE, NOW, ClaimRound, NextLook, Survey
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.executor import Executor
+from vox_mesh.jobs.worker.follow_up import FollowUp
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.jobs.records import DEFAULT_LEASE_MS, Job
@@ -51,6 +52,7 @@ class ClaimLoop:
         reconciler: ClaimReconciler,
         executor: Executor,
         wake: asyncio.Event,
+        follow_up: FollowUp,
         chance: Callable[[], float],
     ) -> None:
         self._store = store
@@ -64,6 +66,7 @@ class ClaimLoop:
         self._reconciler = reconciler
         self._executor = executor
         self._wake = wake
+        self._follow_up = follow_up
         self._error_backoff = ClaimBackoff(*_ERROR_BACKOFF_S, chance)
         self._race_backoff = ClaimBackoff(*_RACE_BACKOFF_S, chance)
 
@@ -71,8 +74,11 @@ class ClaimLoop:
         """Look for jobs until the capacity is closed. Raises only what a node can't continue after."""
         while self._capacity.total:
             self._wake.clear()
+            is_follow_up = self._follow_up.take()
             began = self._leases.now
             next_look = await self._look()
+            if is_follow_up:
+                self._follow_up.learn(has_found=next_look.is_now)
             took_s = self._leases.now - began
             if next_look.is_now:
                 await self._gather_capacity(min(_GATHER_FACTOR * took_s, _MAX_PAUSE_S))
@@ -107,12 +113,15 @@ class ClaimLoop:
                     await self._wake.wait()
 
     async def _wait(self, next_look: NextLook, least_s: float) -> None:
-        """Wait for the next look, at least for a moment: a busy mesh commits all the time."""
+        """Wait for the next look, at least for a moment: a busy mesh commits all the time.
+
+        The end of an attempt shortens the moment: it may have released other jobs.
+        """
         until = self._leases.now + least_s
         with suppress(TimeoutError):
             async with asyncio.timeout(next_look.delay_s):
                 await self._wake.wait()
-        await asyncio.sleep(max(0.0, until - self._leases.now))
+        await self._follow_up.wait(until - self._leases.now)
 
     async def _gather_capacity(self, most_s: float) -> None:
         """Wait briefly for more free capacity while other nodes claim too: a small claim costs as much."""

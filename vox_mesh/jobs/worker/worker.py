@@ -23,6 +23,7 @@ from vox_mesh.jobs.worker.claim_loop import ClaimLoop
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.executor import Executor, WorkerStats
 from vox_mesh.jobs.worker.finisher import Finisher
+from vox_mesh.jobs.worker.follow_up import FollowUp
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
@@ -73,6 +74,7 @@ class Worker(RenamedAttributes):
         self._finisher = finisher
         self._send_heartbeat = send_heartbeat
         self._wake = asyncio.Event()
+        self._follow_up = FollowUp()
         self._tasks: list[asyncio.Task[None]] = []  # claiming, listening, verifying
         self._capacity = capacity = Capacity(presence.activity, policy, policy_roots)
         self._executor = Executor(
@@ -85,7 +87,7 @@ class Worker(RenamedAttributes):
             leases=leases,
             finisher=finisher,
             reconciler=reconciler,
-            on_free=self._wake.set,
+            on_free=self._attempt_ended,
             is_process_ending=lambda: any(task.cancelling() for task in self._tasks[-1:]),
         )
         self._claim_loop = ClaimLoop(
@@ -100,6 +102,7 @@ class Worker(RenamedAttributes):
             reconciler=reconciler,
             executor=self._executor,
             wake=self._wake,
+            follow_up=self._follow_up,
             chance=chance,
         )
         self.handlers: HandlerSet = capacity.handlers
@@ -257,6 +260,10 @@ class Worker(RenamedAttributes):
                 await self._finisher.close()
                 if self._reconciler.is_due and self._reconciler.has_run:
                     await self._reconciler.run_once(self._executor.running)
+
+    def _attempt_ended(self) -> None:
+        self._follow_up.ask()
+        self._wake.set()
 
     def reconcile(self) -> None:
         """Reconcile claims and leases with the database, for example after it was rolled back."""

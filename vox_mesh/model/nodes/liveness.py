@@ -46,17 +46,18 @@ def state_of(silent_ms: int, tick_ms: int, spare_ms: int = 0, *, has_left: bool)
     return next((state for ticks, state in _LEVELS if missed >= ticks), NodeState.ALIVE)
 
 
-_BEATS_OF_ALL: Final = 5
+_BEATS_OF_ALL: Final = 3
 """How many heartbeats all idle nodes of a mesh may send in a tick."""
 
-_MAX_TICKS: Final = 12
+_MAX_TICKS: Final = 16
+"""How many ticks an idle node may take to its next heartbeat: its death is noticed so much later."""
 
 
 def spare_ticks(nodes: int) -> float:
     """Return how many ticks longer than one an idle node of such a mesh may take to its next heartbeat.
 
     Each heartbeat goes to the replicas of all nodes. So an idle mesh sends a number that does not depend on
-    the number of its nodes, up to 60 of them.
+    the number of its nodes, up to 48 of them.
     """
     return min(max(1.0, nodes / _BEATS_OF_ALL), _MAX_TICKS) - 1.0
 
