@@ -407,6 +407,10 @@ WHERE kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership');
 CREATE INDEX IF NOT EXISTS agent_oplog_of_segments ON agent_oplog (scope_id, repository_id, id)
 WHERE kind = 'ArchiveSegment';
 
+-- The owner's ops by which archived entries of the log may be deleted, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_deletions ON agent_oplog (scope_id, repository_id, id)
+WHERE kind = 'DeleteArchived';
+
 -- Agents that act by grants only, and the grants that are in force: one that is revoked is deleted, with all that was
 -- delegated from it. The signed ops in the log say what each allows. Older nodes do not check them.
 CREATE TABLE IF NOT EXISTS admitted_agents (

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue, TooLarge
-from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
+from vox_mesh.model.jobs.replay import COLUMNS, NO_JOBS, JobReplay, ReplayFinding, Row
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import ChainReport, ChainWitness
@@ -93,7 +93,8 @@ class Rebuild:
 
     async def _wrong_jobs(self) -> AsyncIterator[_WrongJob]:
         routes = RouteHistory(ChainWitness(None, ()) if self._oplog is None else await self._oplog.witness())
-        log, pace = _Log(self._pages, JobReplay(routes)), Pace()
+        deleted = NO_JOBS if self._oplog is None else (await self._oplog.deleted()).jobs
+        log, pace = _Log(self._pages, JobReplay(routes, deleted)), Pace()
         replay = log.replay
         self.findings = replay.findings
         if self._oplog is not None:

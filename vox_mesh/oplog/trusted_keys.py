@@ -17,6 +17,7 @@ from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry, node_of
 from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, TRANSFER, ChainWitness, Key
+from vox_mesh.oplog.archive.deletion_ops import DeletionOps
 from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
@@ -53,7 +54,7 @@ class TrustedKeys:
         self._accepted: dict[str, list[Key]] = {}
         self._changes: dict[str, list[KeyChange]] = {}
         self._admissions = NodeAdmissions()
-        self._closed_chains = ClosedChains(store)
+        self._closed_chains = ClosedChains(store, DeletionOps(store, ownership))
         self._mark: str | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Archive maintenance: a node's turns at verifying and archiving the log, for the whole mesh."""
+"""Archive maintenance: a node's turns at verifying, archiving and deleting, for the whole mesh."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import ArchiveFailed, DatabaseUnavailable, MeshError, StaleIncarnation, StoreClosed
+from vox_mesh.errors import (
+    ArchiveFailed,
+    DatabaseUnavailable,
+    MeshError,
+    StaleFence,
+    StaleIncarnation,
+    StoreClosed,
+)
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.archive.log_archive import LogArchive
+from vox_mesh.oplog.archive.target import ArchiveTarget
+from vox_mesh.runtime.archive.deletion import LEASE_S, OFFICE, LogDeletion
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.schema.statements import named
@@ -23,15 +32,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-OFFICE: Final = "archive"
-"""The name of the leadership, and the subject of the progress."""
-
 SEGMENTS: Final = "archive-segments"
 BYTES: Final = "archive-bytes"
 """The subjects under which the archived segments and their bytes are counted."""
 
 _SQL: Final = named("archive")
-_LEASE_S: Final = 600.0
 _TURNS: Final = 24
 """How many turns there are in an interval: after a failure, the next one is soon."""
 
@@ -65,6 +70,8 @@ class ArchiveMaintenance:
                 await self.run_once()
             except (StaleIncarnation, StoreClosed):
                 raise  # retrying is useless
+            except StaleFence:
+                _log.info("archiving ended: another node leads")
             except DatabaseUnavailable:
                 continue
             except MeshError as error:
@@ -79,7 +86,7 @@ class ArchiveMaintenance:
         """
         if not self._mesh.clock.can_author or not await self._is_due():
             return []
-        if not await self._leadership.keep(_LEASE_S):
+        if not await self._leadership.keep(LEASE_S):
             return []
         try:
             return await self._pass()
@@ -100,13 +107,26 @@ class ArchiveMaintenance:
         await self._verify()
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         archive = LogArchive(*parts, self._verified, archive_target(self._settings))
+        await archive.check_newest()
         done = await archive.run_once(round(self._settings.archive_after * 1_000))
+        await self._delete(archive.target)
         await self._write(
             *(self._count(SEGMENTS, len(done)), self._count(BYTES, sum(each.bytes for each in done))),
             Statement(_SQL["end_pass"], mesh.store.mesh_id),
         )
         self.fault = ""
         return done
+
+    async def _delete(self, target: ArchiveTarget) -> None:
+        """Delete what is archived and old, if the settings say so; only the owner's node does."""
+        deletion = LogDeletion(self._mesh, target, self._guard)
+        if self._settings.archive_keep is not None and await deletion.may_delete():
+            await deletion.run_once(round(self._settings.archive_keep * 1_000))
+
+    async def _guard(self) -> Statement:
+        if not await self._leadership.keep(LEASE_S):
+            raise StaleFence
+        return self._leadership.guard()
 
     async def _verify(self) -> None:
         """Verify the log from the last verified seals on, also if nothing is to be archived."""
@@ -127,4 +147,4 @@ class ArchiveMaintenance:
         return Statement(_SQL["count"], (*self._mesh.store.mesh_id, subject, more))
 
     async def _write(self, *statements: Statement) -> None:
-        await self._mesh.store.write(Script(self._leadership.guard(), *statements))
+        await self._mesh.store.write(Script(await self._guard(), *statements))
