@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import orjson
 
-from vox_mesh.model.jobs.deleted_jobs import OF_JOBS, jobs_of
 from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS, SCHEDULE
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL, LogEntry
 from vox_mesh.model.oplog.deletion import DeletedEntries, DeletedRange, Deletion
 from vox_mesh.model.oplog.op_names import CHARGE, END_PHRASE, INTERNAL_KINDS, RESTORE
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import OWNER_ONLY
+from vox_mesh.model.retention.deleted_jobs import OF_JOBS, jobs_of
 from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.schema.statements import named

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.jobs.deleted_jobs import is_remainder
 from vox_mesh.model.oplog.authorship import Owner
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.checkpoint import LogCheckpoint
@@ -16,6 +15,7 @@ from vox_mesh.model.oplog.findings import with_findings
 from vox_mesh.model.oplog.log_check import CommitOrderCheck, LogCheck
 from vox_mesh.model.oplog.segment import ARCHIVE
 from vox_mesh.model.oplog.verification import REKEY, ChainReport, ChainWitness, Key, RecordedHead
+from vox_mesh.model.retention.deleted_jobs import is_remainder
 from vox_mesh.oplog.archive.archived_log import ArchivedLog
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.oplog.archive.target import ArchiveTarget

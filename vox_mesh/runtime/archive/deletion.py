@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-DELETIONS_KNOWN: Final = 47
+DELETIONS_KNOWN: Final = 48
 """The schema version since which code takes deleted entries for archived."""
 
 OFFICE: Final = "archive"
