@@ -505,8 +505,16 @@ INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awai
 SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', 'op' FROM ASKED
 ON CONFLICT DO NOTHING
 
--- name: wait_for_answer
-UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM ASKED)
+-- name: await_jobs
+-- A job whose steps have scheduled others waits for their ends.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, a.value ->> 0, a.value ->> 1
+FROM THEIR_JOBS CROSS JOIN json_each(i.value, '$.after') AS a
+WHERE j.last_op = ?3
+ON CONFLICT DO NOTHING  -- it may have waited for one of them before
+
+-- name: wait_again
+UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3)
 
 -- name: record_questions
 INSERT INTO job_questions (
@@ -556,13 +564,14 @@ UPDATE jobs SET state = 'failed', ended_ms = AT_MS, reason = 'a job that it wait
 WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE d.awaited = 'success' AND j.state = 'pending')
 
 -- name: release
--- Jobs that depend on one that the op has ended have one dependency less.
+-- Jobs that depend on one that the op has ended have one dependency less. One that was claimed before keeps the op that
+-- returned it to the queue: a row that was put back is known by it.
 WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.ended_ms IS NOT NULL
     UNION
     SELECT j.job_id FROM e SUCCESSORS WHERE j.last_op = ?3 AND j.state = 'failed'
 )
-UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = ?3
+UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = iif(attempts, last_op, ?3)
 WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0)
 
 -- --- maintenance -----------------------------------------------------------------------------------------
