@@ -317,7 +317,10 @@ class OpLog:
         """Return the entry of an op; raise `NotKnown` if there is none."""
         rows = await self._read("entries_of", canonical([op_id]))
         if not rows:
-            raise no_such_op(op_id)
+            missing = no_such_op(op_id)
+            if await self.deleted():
+                missing.hint = "an old op may be in the archive only: see docs/guides/archive.md"
+            raise missing
         entry = LogEntry._make(rows[0])
         self._merge_times([entry])
         return entry

@@ -48,13 +48,14 @@ class TrustedKeys:
         self._store = store
         self._ownership = ownership
         self._pages = Pages(store)
-        self._verdicts = SealedVerdicts(store)
+        deletions = DeletionOps(store, ownership)
+        self._verdicts = SealedVerdicts(store, deletions)
         self._opening = Recent[str, str](_MAX_KNOWN)
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._changes: dict[str, list[KeyChange]] = {}
         self._admissions = NodeAdmissions()
-        self._closed_chains = ClosedChains(store, DeletionOps(store, ownership))
+        self._closed_chains = ClosedChains(store, deletions)
         self._mark: str | None = None
 
     @property

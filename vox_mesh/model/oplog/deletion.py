@@ -117,13 +117,14 @@ class DeletedEntries:
         self._ranges: dict[str, dict[int, list[DeletedRange]]] = {}
         self._spans: dict[str, list[tuple[int, int]]] = {}
         self._ends = ends
+        self._deletions = list(deletions)
         self.last_id = 0
         """No entry after this one is missing."""
 
         self.jobs: dict[str, int] = {}
         """The pruned jobs of which entries remain, each with the id up to which they say nothing."""
 
-        for deletion in deletions:
+        for deletion in self._deletions:
             self._add(deletion)
 
     def _add(self, deletion: Deletion) -> None:
@@ -137,6 +138,11 @@ class DeletedEntries:
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeletedEntries) and other._deletions == self._deletions
+
+    __hash__ = None  # type: ignore[assignment]
 
     def spans(self, chain: str) -> list[tuple[int, int]]:
         """Return the first and last numbers of what may be missing of a chain, in order and disjoint."""
@@ -158,6 +164,10 @@ class DeletedEntries:
         spans = self.spans(chain)
         place = bisect_right(spans, (seq, _MAX_SEQ)) - 1
         return place >= 0 and seq <= spans[place][1]
+
+    def may_lack(self, entry: LogEntry) -> bool:
+        """Return whether an entry that is there may be missing: it says nothing any more."""
+        return type(entry.seq) is int and self.has(entry.node_id, entry.seq)
 
     def bridges(self, chain: str, last: tuple[int, str], end: tuple[int, str]) -> bool:
         """Return whether all entries after one and up to another were deleted.

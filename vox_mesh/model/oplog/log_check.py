@@ -65,7 +65,7 @@ class _ChainCheck:
         self.entries += 1
         if self.fault is not None:
             return
-        is_leftover = bool(self._deleted) and self._is_leftover(entry)
+        is_leftover = bool(self._deleted) and self._deleted.may_lack(entry)
         try:
             problem = _bad_contents(entry) if is_leftover else self._problem(entry)
         except READ_ERRORS as error:
@@ -74,10 +74,6 @@ class _ChainCheck:
             self.fault = (problem, entry.seq, entry.op_id)
         if not is_leftover:
             self._last = entry
-
-    def _is_leftover(self, entry: LogEntry) -> bool:
-        """Return whether an entry is about to be deleted: nothing depends on it, and the archive has it."""
-        return type(entry.seq) is int and self._deleted.has(self.node_id, entry.seq)
 
     def _crosses(self, entry: LogEntry) -> bool:
         """Return whether all entries between the last one and this one were deleted; a seal comes next."""

@@ -135,11 +135,16 @@ class LogVerification:
         return reports
 
     async def _read_whole(self, read: Callable[[], Awaitable[_Verified]]) -> list[ChainReport]:
-        """Verify the log. If it was rolled back meanwhile, what was found is of two logs: verify it again."""
+        """Verify the log. If it was rolled back meanwhile, what was found is of two logs: verify it again.
+
+        The same if the owner let entries be deleted meanwhile.
+        """
         for _ in range(_MAX_VERIFICATIONS):
-            began_at = await self._end()
+            began_at, deletions = await self._end(), await self._deletions.read()
             reports, end = await read()
-            if not any(each.problem for each in reports) or await self._has_entries(began_at, end):
+            if not any(each.problem for each in reports):
+                break
+            if await self._has_entries(began_at, end) and deletions == await self._deletions.read():
                 break
         self.found_broken += sum(bool(each.node_id and each.problem) for each in reports)
         return reports
@@ -173,13 +178,17 @@ class LogVerification:
         return _Verified(reports, end)
 
     def _remaining(self, deleted: DeletedEntries) -> ReadEntries:
-        """Return what reads the entries, without what is left of pruned jobs."""
+        """Return what reads the entries, without the ones to delete and what is left of pruned jobs."""
 
         async def read(node_id: str | None, up_to: int | None) -> AsyncIterator[list[LogEntry]]:
             async for page in self._pages.entries(node_id, up_to):
-                yield [entry for entry in page if not is_remainder(entry, deleted.jobs)]
+                yield [
+                    entry
+                    for entry in page
+                    if not deleted.may_lack(entry) and not is_remainder(entry, deleted.jobs)
+                ]
 
-        return read if deleted.jobs else self._pages.entries
+        return read if deleted else self._pages.entries
 
     async def _verify_chains(
         self,
