@@ -45,6 +45,7 @@ from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreW
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.agents import open_agents
+from vox_mesh.runtime.archive.turns import archive_maintenance
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
@@ -60,7 +61,6 @@ from vox_mesh.store.store import Store
 if TYPE_CHECKING:
     from vox_mesh.http.server import NodeServer
     from vox_mesh.jobs.proof.artifacts import ArtifactSource
-    from vox_mesh.runtime.archive.maintenance import ArchiveMaintenance
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class MeshNode(Mesh):
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
-        self._archive_maintenance = self._create_archive_maintenance(settings)
+        self._archive_maintenance = archive_maintenance(self, settings, self._chance, self._monotonic)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
@@ -162,13 +162,6 @@ class MeshNode(Mesh):
         self._conductor = Conductor(rhythm.context, *parts, rhythm.help, self.nodes, host_load)
         has_server = settings.http and settings.backend is not Backend.MEMORY
         self._server = self._create_server(settings) if has_server else None
-
-    def _create_archive_maintenance(self, settings: Settings) -> ArchiveMaintenance | None:
-        if settings.archive_dir is None and settings.archive_url is None:
-            return None
-        from vox_mesh.runtime.archive.maintenance import ArchiveMaintenance  # imported late: few have one
-
-        return ArchiveMaintenance(self, settings, self._chance, self._monotonic)
 
     def _local_agents(self, own: str | None) -> list[str]:
         """Return the agents that live in this process: its own, and the receiving ones."""
