@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-DELETIONS_KNOWN: Final = 48
+DELETIONS_KNOWN: Final = 49
 """The schema version since which code takes deleted entries for archived."""
 
 OFFICE: Final = "archive"
