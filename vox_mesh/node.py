@@ -136,7 +136,6 @@ class MeshNode(Mesh):
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
-        self._archive_maintenance = archive_maintenance(self, settings, self._chance, self._monotonic)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
@@ -155,8 +154,7 @@ class MeshNode(Mesh):
             host_load=host_load,
             monotonic=self._monotonic,
         )
-        if (archive := self._archive_maintenance) is not None:
-            self.health.archive_fault = lambda: archive.fault
+        self.health.archive = archive_maintenance(self, settings, self._chance, self._monotonic)
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         parts = (rhythm.policies, rhythm.pulse, rhythm.leadership, rhythm.bar_reporter, rhythm.controller)
@@ -263,7 +261,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
-            *([] if (archive := self._archive_maintenance) is None else [("archive", archive.run)]),
+            *([] if (archive := self.health.archive) is None else [("archive", archive.run)]),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.

@@ -54,7 +54,7 @@ async def test_a_broken_log_is_not_archived_and_the_health_check_says_so(
     local: MeshNode, tmp_path: Path
 ) -> None:
     turns = maintenance_of(local, tmp_path / "archive")
-    local.health.archive_fault = lambda: turns.fault
+    local.health.archive = turns
     own = local.identity.chain
     sql = "UPDATE agent_oplog SET payload = '{}' WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3"
     await write(local, f"{sql} AND seq = 1", own)

@@ -47,7 +47,7 @@ async def test_ops_of_pruned_jobs_are_deleted_and_those_of_open_ones_stay(
         await done(node)
     await seal(node)
     waiting = await schedule(node)
-    beside = await done(node)
+    neighbour = await done(node)
     await seal(node)
     last = await done(node)
     await seal(node)
@@ -63,8 +63,8 @@ async def test_ops_of_pruned_jobs_are_deleted_and_those_of_open_ones_stay(
     assert await delete_archived(node, target) > 20
     await node.store.synced()
     left = [each for each in await entries_of(node) if each.kind != DELETE]
-    named = {job for job in (waiting, beside, last) if any(f'"{job}"' in each.payload for each in left)}
-    assert named == {waiting, beside}
+    named = {job for job in (waiting, neighbour, last) if any(f'"{job}"' in each.payload for each in left)}
+    assert named == {waiting, neighbour}
     assert [each.kind for each in left if waiting in each.payload] == [SCHEDULE]
     assert PRUNE not in {each.kind for each in left}
     assert await problems(node) == []
@@ -146,7 +146,7 @@ async def test_what_waits_for_an_op_keeps_it(local: MeshNode, tmp_path: Path) ->
     assert {needed.key, waiting.key} <= left
 
 
-async def test_a_verdict_beside_a_gap_is_not_taken_for_changed(local: MeshNode, tmp_path: Path) -> None:
+async def test_a_verdict_next_to_a_gap_is_not_taken_for_changed(local: MeshNode, tmp_path: Path) -> None:
     target = FolderTarget(tmp_path / "archive")
     await fill_archive(local, target)
     await delete_archived(local, target)
