@@ -306,7 +306,7 @@ DELETE FROM agent_oplog
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq BETWEEN ?4 AND ?5
 
 -- name: awaited_ops
--- The ops that wait for others, those that they wait for, and those that jobs wait for.
+-- The ops that wait for others, and the ops that these or jobs wait for.
 SELECT op_id FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2
 UNION SELECT dep.value FROM deferred_ops AS d, json_each(iif(json_valid(d.causal_deps), d.causal_deps, '[]')) AS dep
 WHERE d.scope_id = ?1 AND d.repository_id = ?2
