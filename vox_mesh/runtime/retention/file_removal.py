@@ -24,7 +24,7 @@ from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
 
-REMOVAL_KNOWN: Final = 49
+REMOVAL_KNOWN: Final = 50
 """The schema version since which code stamps a file that it uses again."""
 
 REST_S: Final = 3_600.0

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 OFFICE: Final = "retention"
 """The name of the leadership."""
 
-ARTIFACTS_KNOWN: Final = 49
+ARTIFACTS_KNOWN: Final = 50
 """The schema version since which code writes when an artifact was used, and removes files."""
 
 TOO_MANY: Final = "too_many_policies"
