@@ -68,12 +68,9 @@ _log = logging.getLogger(__name__)
 _DEBOUNCE_S: Final = 0.05
 _RETRY_DELAY_S: Final = 1.0
 _SWEEP_INTERVAL_S: Final = 60.0
-_SESSION_CHECKS: Final = 5
-"""How often in a tick this node checks whether the processes with session locks still run."""
-
+_SESSION_CHECKS: Final = 5  # in a tick: whether the processes with session locks still run
 _MAX_SESSION_PAUSE_S: Final = 10.0
-_ANNOUNCE_INTERVAL_TICKS: Final = 100
-"""The ticks between two announcements of a node's recipients."""
+_ANNOUNCE_INTERVAL_TICKS: Final = 100  # between two announcements of a node's recipients
 
 
 class MeshNode(Mesh):
@@ -267,6 +264,7 @@ class MeshNode(Mesh):
             *([] if (archive := self.health.archive) is None else [("archive", archive.run)]),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
+            # Without a slot, no other process can have locks next to this node.
             *([("lock-sessions", self._keep_sessions)] if self.store.slot_name is not None else []),
         ):
             self.supervisor.start(name, run)
