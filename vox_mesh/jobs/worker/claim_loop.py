@@ -56,6 +56,7 @@ class ClaimLoop:
         chance: Callable[[], float],
     ) -> None:
         self._store = store
+        self._queries = jobs.queries
         self._clock = jobs.clock
         self._presence = presence
         self._capacity = capacity
@@ -155,7 +156,8 @@ class ClaimLoop:
             kinds, free, blocked, self._executor.running, self._limits.agent, self._capacity.tags
         )
         choice = self._select(survey, free)
-        claimed = await self._claim_and_start(choice.take) if choice.take else 0
+        chosen = await self._still_pending(choice)
+        claimed = await self._claim_and_start(chosen) if chosen else 0
         await self._chooser.refresh_membership()
         if claimed:
             self._race_backoff.reset()
@@ -163,6 +165,15 @@ class ClaimLoop:
         if choice.take:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
         return await self._round.next_look(survey, choice)
+
+    async def _still_pending(self, choice: ClaimChoice) -> Sequence[Claimable]:
+        """Return the chosen jobs, without those of other nodes' turn that were claimed just now.
+
+        On a busy machine, a replica learns of claims late; and a refused claim goes to all replicas.
+        """
+        if choice.is_others_turn and self._store.replica_status is not None:
+            return await self._queries.still_pending(choice.take)
+        return choice.take
 
     def _look_at(self, at_ms: int | None) -> NextLook:
         return AFTER_CHANGE if at_ms is None else NextLook(max(0.0, (at_ms - self._clock.now_ms) / 1_000))
