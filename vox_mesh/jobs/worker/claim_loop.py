@@ -30,6 +30,7 @@ _MAX_CLAIM: Final = 100
 _RETRY_DELAY_S: Final = 1.0
 _ERROR_BACKOFF_S: Final = (0.5, 5.0)  # the first and the longest delay after looks that raised an error
 _RACE_BACKOFF_S: Final = (0.02, 1.0)  # the same after claims that other nodes have won
+_BEHIND_S: Final = 0.25  # until a replica that is behind has learnt of the claims of others, without a commit
 _IDLE_PAUSE_FACTOR: Final = 4  # pause after a look that claimed nothing, as a multiple of its duration
 _ABSENT_PAUSE_FACTOR: Final = 19  # the same after one that found no kind of this worker
 _GATHER_FACTOR: Final = 2  # wait for more free capacity after a claim, as a multiple of its duration
@@ -162,8 +163,10 @@ class ClaimLoop:
         if claimed:
             self._race_backoff.reset()
             return NOW
-        if choice.take:
+        if chosen:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
+        if choice.take:
+            return NextLook(_BEHIND_S)
         return await self._round.next_look(survey, choice)
 
     async def _still_pending(self, choice: ClaimChoice) -> Sequence[Claimable]:
