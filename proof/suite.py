@@ -18,6 +18,7 @@ from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.locks import LOCK_CHECKS
 from proof.checkers.messages import MESSAGE_CHECKS
+from proof.checkers.mixed_versions import MIXED_VERSION_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
 from proof.checkers.phases import PHASE_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
@@ -71,6 +72,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *CRON_CHECKS,
     *RULE_CHECKS,
     *PRUNING_CHECKS,
+    *MIXED_VERSION_CHECKS,
     *SPENDING_CHECKS,
     *APPROVAL_CHECKS,
     *TASK_CHECKS,

@@ -11,6 +11,7 @@ import click
 from vox_mesh.cli.doctor import local_checks
 from vox_mesh.cli.doctor.checks import CheckContext, CheckState, run_checks
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
+from vox_mesh.cli.support.all_scopes import all_scopes_option, show_all_scopes
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import fields, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start
@@ -21,6 +22,7 @@ from vox_mesh.model.jobs.records import EXEC, JobState
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.settings import Settings
 from vox_mesh.settings.origins import mesh_origin
+from vox_mesh.views.nodes import mixed_versions, version_text, versions_of
 from vox_mesh.views.overview import Overview, overview
 
 _MAX_NAMES: Final = 5
@@ -32,8 +34,9 @@ Problem = dict[str, str]
 
 
 @click.command()
+@all_scopes_option
 @json_option
-def status(as_json: bool) -> int:
+def status(all_scopes: bool, as_json: bool) -> int:
     """Show the mesh, its nodes, agents, work and problems.
 
     `vox-mesh doctor` checks more, `vox-mesh top` shows more. Ends with 1 if there is no mesh here, and with 3
@@ -42,7 +45,10 @@ def status(as_json: bool) -> int:
     \b
     Example:
       vox-mesh status
+      vox-mesh status --all-scopes
     """
+    if all_scopes:
+        return show_all_scopes("status", overview, lambda seen: [_row(seen)], as_json=as_json)
     settings = start("status")
     record: dict[str, Any] = {
         "mesh": str(settings.home_dir.absolute()),
@@ -87,6 +93,7 @@ def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
     mail = [each for each in seen.messages if each.standing in ("unread", "overdue")]
     return {
         "nodes": [node.node_id for node in seen.nodes if node.state not in _GONE],
+        "versions": [vars(each) for each in versions_of(seen.nodes)],
         "agents": [{"agent_id": each.agent_id, "state": each.state} for each in seen.agents],
         "locks": {
             "held": len(seen.locks),
@@ -101,12 +108,29 @@ def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
     }
 
 
+def _row(seen: Overview) -> dict[str, Any]:
+    """Return the state of one scope of several as a row."""
+    work = _work(seen, None)
+    return {
+        "nodes": len(work["nodes"]),
+        "agents": len(work["agents"]),
+        "locks": work["locks"]["held"],
+        **{
+            f"jobs {state.value}": work["jobs"][state.value] for state in (JobState.PENDING, JobState.RUNNING)
+        },
+        "unread": work["inbox"]["unread_of_all"],
+        "problems": len(_problems(seen)),
+    }
+
+
 def _problems(seen: Overview) -> list[Problem]:
     dead = [node.node_id for node in seen.nodes if node.state == NodeState.DEAD]
     pending = {kind.kind: kind.jobs[JobState.PENDING] for kind in seen.kinds if JobState.PENDING in kind.jobs}
     announced = [node.kinds for node in seen.nodes if node.state not in _GONE]
     commands = pending.pop(EXEC, 0)
+    mixed = mixed_versions(versions_of(seen.nodes))
     found = (
+        (mixed is not None, mixed or "", "upgrade all nodes to the newest version"),
         (bool(dead), f"dead nodes: {_names(dead)}", "are they stopped, or cut off? `vox-mesh nodes --all`"),
         (
             bool(commands and kinds_without_worker([EXEC], announced)),
@@ -152,6 +176,10 @@ def _lines(record: dict[str, Any], problems: list[Problem]) -> list[str]:
         shown |= {
             "mode": record["mode"],
             "nodes": _counted(record["nodes"]),
+            "versions": ", ".join(
+                version_text(each["version"], each["schema_version"]) for each in record["versions"]
+            )
+            or "none",
             "agents": _counted([f"{each['agent_id']} ({each['state']})" for each in record["agents"]]),
             "locks": f"{locks['held']} held, {locks['waiting']} waiting",
             "jobs": ", ".join(f"{count} {name}" for name, count in jobs.items() if count) or "none",
