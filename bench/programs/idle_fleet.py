@@ -2,7 +2,7 @@
 
 It is ready when all nodes are up. Signals: `idle SECONDS`, answered with what each node took in that time;
 `jobs COUNT`, answered with the milliseconds from the call that schedules a job to its start, of each,
-and with how many claims were refused; `kill COUNT`, which makes all nodes busy, kills that number of them, and is
+and with how many claims were refused; `kill COUNT`, which makes all nodes busy and kills that many, and is
 answered with the seconds until each of their jobs was started by another node (`Takeover`).
 """
 
