@@ -18,12 +18,14 @@ from proof.checkers.jobs import JOB_CHECKS
 from proof.checkers.liveness import LIVENESS_CHECKS
 from proof.checkers.locks import LOCK_CHECKS
 from proof.checkers.messages import MESSAGE_CHECKS
+from proof.checkers.mixed_versions import MIXED_VERSION_CHECKS
 from proof.checkers.oplog import OPLOG_CHECKS
 from proof.checkers.phases import PHASE_CHECKS
 from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
 from proof.checkers.pruning import PRUNING_CHECKS
 from proof.checkers.rules import RULE_CHECKS
+from proof.checkers.spares import SPARE_CHECKS
 from proof.checkers.spending import SPENDING_CHECKS
 from proof.checkers.steps import STEP_CHECKS
 from proof.checkers.tasks import TASK_CHECKS
@@ -44,6 +46,7 @@ from proof.workloads.oplog import OPLOG
 from proof.workloads.phases import PHASES
 from proof.workloads.pruning import PRUNING
 from proof.workloads.rules import RULES
+from proof.workloads.spares import SPARES
 from proof.workloads.spending import SPENDING
 from proof.workloads.steps import STEPS
 from proof.workloads.tasks import TASKS
@@ -55,7 +58,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
-    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS),
+    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -64,12 +67,14 @@ CHECKS: Final[tuple[Check, ...]] = (
     *COUNTER_CHECKS,
     *EFFECT_CHECKS,
     *LIVENESS_CHECKS,
+    *SPARE_CHECKS,
     *PROGRESS_CHECKS,
     *PROBE_CHECKS,
     *JOB_CHECKS,
     *CRON_CHECKS,
     *RULE_CHECKS,
     *PRUNING_CHECKS,
+    *MIXED_VERSION_CHECKS,
     *SPENDING_CHECKS,
     *APPROVAL_CHECKS,
     *TASK_CHECKS,

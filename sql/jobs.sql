@@ -672,6 +672,27 @@ WITH RECURSIVE b (binding) AS (
     LIMIT 64
 ) SELECT binding FROM b
 
+-- part: PLACES
+-- How many jobs each node holds.
+SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
+    SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
+    WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)
+
+-- name: glance
+-- How many jobs are pending, how many each node holds, and up to ?3 pending jobs that wait for nothing but maybe their
+-- time: none if more are pending. There is a row even if there are none.
+SELECT m.pending, m.places, j.id, j.job_id, j.kind, j.priority, j.not_before_ms, j.claim_token, j.seed
+FROM (
+    SELECT (SELECT coalesce(sum(jobs), 0) FROM job_counts WHERE OF_MESH AND state = 'pending') AS pending,
+        (PLACES) AS places
+) AS m
+LEFT JOIN job_counts AS c
+    ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.state = 'pending' AND c.jobs > 0 AND m.pending <= ?3
+LEFT JOIN jobs AS j INDEXED BY jobs_ready
+    ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.kind = c.kind AND j.state = 'pending' AND j.waits = 0
+    AND j.binding IS NULL
+LIMIT ?3 + 1
+
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
@@ -685,9 +706,7 @@ SELECT
             CAST(kind AS TEXT), CAST(is_paused AS INTEGER), CAST(max_running AS INTEGER), CAST(rate AS INTEGER),
             CAST(rate_ms AS INTEGER), CAST(lease_ms AS INTEGER), CAST(is_audited AS INTEGER)))
         FROM job_kinds WHERE OF_MESH) AS rules,
-    (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
-        SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
-        WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)) AS places,
+    (PLACES) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id & 4294967295) || ' ' || max(r.hlc))
         FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,

@@ -234,9 +234,15 @@ AND typeof(spare_ms) = 'integer' AND spare_ms BETWEEN 0 AND 86400000)
 CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
 iif(json_valid(faults), faults, NULL)
 
+-- part: ANNOUNCED
+-- The schema version that the node announced in this incarnation.
+(SELECT v.schema_version FROM node_versions AS v
+ WHERE v.scope_id = ?1 AND v.repository_id = ?2 AND v.node_id = mesh_heartbeats.node_id
+   AND v.incarnation = mesh_heartbeats.incarnation AND typeof(v.schema_version) = 'integer')
+
 -- name: nodes
 SELECT node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms,
-    started_ms, tick_ms, activity, host, pid, version, control_addr, public_key, kinds, capacity, load,
+    started_ms, tick_ms, activity, host, pid, version, ANNOUNCED, control_addr, public_key, kinds, capacity, load,
     clock_distance_ms, machine_id, place, policy_roots, VITALS, spare_ms
 FROM mesh_heartbeats LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (SELECT value FROM json_each(?3)) AND IS_NODE

@@ -10,6 +10,8 @@ scope_id = ?1 AND repository_id = ?2
 
 -- from nodes: IS_NODE
 
+-- from nodes: ANNOUNCED
+
 -- from agents: NEWEST
 
 -- from tempo_control: INCIDENT
@@ -22,10 +24,11 @@ scope_id = ?1 AND repository_id = ?2
 -- The nodes seen most recently, with their vitals: column by column as nodes are read elsewhere.
 SELECT json_group_array(json_array(
     node_id, agent_id, incarnation, beats, last_seen_ms, consuming_ms, progressing_ms, left_ms, started_ms, tick_ms,
-    substr(activity, 1, 200), host, pid, version, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
+    substr(activity, 1, 200), host, pid, version, ANNOUNCED, control_addr, public_key, kinds, capacity, load, clock_distance_ms,
     machine_id, place, policy_roots, CAST(written AS INTEGER), CAST(waiting AS INTEGER), CAST(replica_lag_ms AS INTEGER),
     iif(json_valid(faults), faults, NULL), spare_ms))
 FROM (SELECT * FROM mesh_heartbeats WHERE OF_MESH AND IS_NODE ORDER BY left_ms IS NOT NULL, last_seen_ms DESC LIMIT ?12)
+    AS mesh_heartbeats
 LEFT JOIN node_vitals USING (scope_id, repository_id, node_id)
 
 -- part: KINDS

@@ -20,7 +20,7 @@ from typing import Final, Self, TextIO
 
 from tools.fork_server import Program
 
-_ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[1]
 _ASKING: Final = Lock()
 _END_S: Final = 10.0
 _LOADED: Final = [
@@ -39,12 +39,12 @@ def load_first(*modules: str) -> None:
     _LOADED.extend(modules)
 
 
-def _own_modules() -> list[str]:
+def _own_modules(root: Path) -> list[str]:
     """Return the modules of the package that most programs use, each of which loads only some of them."""
-    package = _ROOT / "vox_mesh"
+    package = root / "vox_mesh"
     rare = {package / folder for folder in _RARE}
     common = (
-        path.relative_to(_ROOT).with_suffix("")
+        path.relative_to(root).with_suffix("")
         for path in sorted(package.rglob("[a-z]*.py"))
         if rare.isdisjoint(path.parents) and path.name != _OPTIONAL
     )
@@ -52,14 +52,14 @@ def _own_modules() -> list[str]:
 
 
 @cache
-def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _server(root: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tools.fork_server", str(theirs.fileno()), *_LOADED, *_own_modules()],
-            cwd=_ROOT,
-            env=kept | {"PYTHONPATH": str(_ROOT)},
+            [sys.executable, "-m", "tools.fork_server", str(theirs.fileno()), *_LOADED, *_own_modules(root)],
+            cwd=root,
+            env=kept | {"PYTHONPATH": str(root)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -81,17 +81,17 @@ def _end(line: socket.socket, process: subprocess.Popen[bytes], owner: int) -> N
         process.wait()
 
 
-def begin() -> None:
-    """Start the fork server before the first program is requested."""
-    _server()
+def begin(root: Path = ROOT) -> None:
+    """Start the fork server before the first program is requested; one for each checkout."""
+    _server(root)
 
 
-def fork(wanted: Program, stdin: int, stdout: int, stderr: int) -> int:
-    """Fork a program; return the file that reports its process id, and at its end the exit code."""
+def fork(wanted: Program, stdin: int, stdout: int, stderr: int, root: Path = ROOT) -> int:
+    """Fork a program of a checkout; return the file that reports its process id, and then the exit code."""
     ours, theirs = os.pipe()
     try:
         with _ASKING:
-            wanted.send(_server()[0], (stdin, stdout, stderr, theirs))
+            wanted.send(_server(root)[0], (stdin, stdout, stderr, theirs))
     finally:
         os.close(theirs)
     return ours
@@ -205,12 +205,12 @@ class AsyncProcess:
         self._ending = asyncio.create_task(self._wait_for_end(reports))
 
     @classmethod
-    async def start(cls, wanted: Program, stderr: int | None = None) -> Self:
-        """Fork a program."""
+    async def start(cls, wanted: Program, stderr: int | None = None, root: Path = ROOT) -> Self:
+        """Fork a program of a checkout."""
         given, stdin = os.pipe()
         stdout, out = os.pipe()
         said, err = os.pipe() if stderr is None else (None, os.dup(stderr))
-        reports = fork(wanted, given, out, err)
+        reports = fork(wanted, given, out, err, root)
         for file in (given, out, err):
             os.close(file)
         loop = asyncio.get_running_loop()

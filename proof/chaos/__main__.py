@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from proof.chaos.builds import BuildMissing
 from proof.chaos.cluster import NAMES
 from proof.chaos.environment import LOGS, PICTURE, Environment
 from proof.chaos.schedule import DEFAULT_FAULTS, PACE, Kind, StoreKind, draw_schedule
@@ -53,6 +54,13 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--with", nargs="+", dest="only", metavar="WORKLOAD", choices=_workloads(), help="play no others"
     )
+    parser.add_argument(
+        "--builds",
+        nargs=2,
+        metavar=("OLDER", "NEWER"),
+        default=(),
+        help="replace each node by the newer build and back: this, next, earlier, or a revision of git",
+    )
     parser.add_argument("--plant", default="", metavar="BUG", help="play with a planted bug")
     args = parser.parse_args()
     if not 2 <= args.nodes <= len(NAMES):
@@ -72,6 +80,7 @@ def _unusual_options(args: argparse.Namespace) -> str:
     rest = "" if args.rest == PACE.rest_s else f" --rest {args.rest:g}"
     faults = f" --faults {' '.join(args.faults)}" if args.faults else ""
     faults += f" --with {' '.join(args.only)}" if args.only else ""
+    faults += f" --builds {' '.join(args.builds)}" if args.builds else ""
     return rest + faults + (f" --plant {args.plant}" if args.plant else "")
 
 
@@ -90,7 +99,7 @@ def main() -> None:
     args = _parse_args()
     seed = secrets.randbelow(_SEEDS) if args.seed is None else args.seed
     kinds = select_kinds(args.faults, Kind, DEFAULT_FAULTS)
-    schedule = draw_schedule(seed, args.seconds, args.store, NAMES[: args.nodes], kinds)
+    schedule = draw_schedule(seed, args.seconds, args.store, NAMES[: args.nodes], kinds, tuple(args.builds))
     folder = args.out or _FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{args.store}-{seed}"
     again = (
         f"python -m proof.chaos --seconds {args.seconds:g} --seed {seed} "
@@ -98,7 +107,10 @@ def main() -> None:
     )
     print(f"{again}\n{schedule}", flush=True)
     began = time.monotonic()
-    environment = Environment(schedule, folder, args.plant, args.rest, tuple(args.only or ()))
+    try:
+        environment = Environment(schedule, folder, args.plant, args.rest, tuple(args.only or ()))
+    except BuildMissing as error:
+        sys.exit(f"--builds: {error}")
     logging.basicConfig(filename=folder / LOGS / "stage.log", level=logging.INFO)
     try:
         asyncio.run(_run(environment))

@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from proof.chaos.builds import ROOT, Build, this_build
 from proof.chaos.protocol import DRAINED, EXIT_REFUSED, OVER, UP, ProcessSpec
 from proof.history import Recorder
 from tools.fork_server import Program
@@ -24,7 +25,7 @@ NAMES: Final = ("ann", "ben", "cleo", "dan", "eve", "finn", "gus", "hana")
 _CLIENT_MODULE: Final = "proof.chaos.workload_client"
 _PRELOADED: Final = ("proof.suite", "proof.outside", "proof.chaos.points", "proof.chaos.storm")
 _RUN_WITH_BUG: Final = "proof.mutants.run_with_bug"
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_LEAVE_S: Final = 15.0
 _RESTART_DELAY_S: Final = 0.3
 """The delay after a process that failed: the next may fail for the same reason."""
 
@@ -39,6 +40,8 @@ class NodeProcess:
         default_factory=lambda: {word: asyncio.Event() for word in (UP, OVER, DRAINED)}
     )
     is_asked_to_leave: bool = False
+    is_replaced: bool = False
+    """Whether another process of the node follows it although it left."""
     how: str = ""
     """How it ended: `killed`, `left` or `broke`."""
     has_crashed: bool = False
@@ -71,9 +74,17 @@ class ClusterNode:
     """A node. One task starts its processes, each when the exit status of the previous one is known."""
 
     def __init__(
-        self, spec: ProcessSpec, settings: Settings, recorder: Recorder, logs: Path, program: tuple[str, ...]
+        self,
+        spec: ProcessSpec,
+        settings: Settings,
+        recorder: Recorder,
+        logs: Path,
+        program: tuple[str, ...],
+        build: Build | None = None,
     ) -> None:
         self.name = spec.who
+        self.build = build or this_build()
+        """The code that its next process runs."""
         self._program = program
         self.settings = settings
         self.process: NodeProcess | None = None
@@ -109,7 +120,7 @@ class ClusterNode:
                 self._recorder.note("unexpected", player=self.name, where="process", error=error)
             self.process = None
             self._notify()
-            if process.how == "left":
+            if process.how == "left" and not process.is_replaced:
                 return
             if process.how == "broke":
                 await asyncio.sleep(_RESTART_DELAY_S)
@@ -117,13 +128,17 @@ class ClusterNode:
     async def _start_process(self) -> NodeProcess:
         number = len(self.processes) + 1
         spec = replace(self._spec, incarnation=number)
-        self._recorder.note("life.began", player=self.name, life=number, node_id=self.settings.node_id)
-        variables = {**os.environ, "PYTHONPATH": str(_ROOT), **environment(self.settings)}
+        build = self.build
+        about = {"node_id": self.settings.node_id, "build": build.name}
+        self._recorder.note("life.began", player=self.name, life=number, **about)
+        variables = {**os.environ, "PYTHONPATH": str(build.root), **environment(self.settings)}
         module, *arguments = self._program
-        program = Program((*arguments, spec.argument), variables, module=module, folder=str(self._logs))
+        program = Program(
+            (*arguments, spec.argument), variables, module=module, folder=str(self._logs.absolute())
+        )
         with (self._logs / f"{self.name}-{number}.log").open("wb") as log:
             # Cancelled here, it must not leave a process that is not in the list.
-            starting = asyncio.ensure_future(AsyncProcess.start(program, log.fileno()))
+            starting = asyncio.ensure_future(AsyncProcess.start(program, log.fileno(), build.root))
             try:
                 handle = await asyncio.shield(starting)
             except asyncio.CancelledError:
@@ -156,6 +171,22 @@ class ClusterNode:
             self._holds -= 1
             if not self._holds:
                 self._may_run.set()
+
+    async def replace(self, build: Build, *, is_killed: bool) -> None:
+        """Stop its process, gracefully or by `kill -9`, and run another build from then on."""
+        with self.without_restarts():
+            self.build = build
+            process = self.process
+            if is_killed or process is None:
+                await self.kill()
+                return
+            process.is_replaced = process.is_asked_to_leave = True
+            process.order("leave")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await self.ended(process)
+                    return
+            await self.kill()
 
     async def kill(self) -> None:
         """`kill -9`, and wait until its process has ended; one that is just starting is killed, too."""
@@ -247,10 +278,11 @@ class ClusterNode:
             await process.handle.wait()
 
 
-def preload() -> None:
-    """Preload the modules of node processes in the fork server."""
+def preload(builds: Sequence[Build] = ()) -> None:
+    """Preload the modules of node processes in the fork server of each build."""
     load_first(*_PRELOADED)
-    begin()
+    for root in {ROOT, *(build.root for build in builds)}:
+        begin(root)
 
 
 @asynccontextmanager
@@ -260,12 +292,17 @@ async def run_cluster(
     logs: Path,
     plant: str = "",
     module: str = _CLIENT_MODULE,
+    build: Build | None = None,
 ) -> AsyncIterator[dict[str, ClusterNode]]:
-    """Run all nodes, with a planted bug if one is named, until the end of the block. Yield them by name."""
+    """Run all nodes, with a planted bug if one is named, until the end of the block. Yield them by name.
+
+    They begin with this build; without one, with this checkout.
+    """
     program = (_RUN_WITH_BUG, plant, module) if plant else (module,)
     async with AsyncExitStack() as ending:
         nodes = {
-            spec.who: ClusterNode(spec, settings, recorder, logs, program) for spec, settings in specs.items()
+            spec.who: ClusterNode(spec, settings, recorder, logs, program, build)
+            for spec, settings in specs.items()
         }
         for node in nodes.values():
             ending.push_async_callback(node.close)

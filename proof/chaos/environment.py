@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from proof.chaos.builds import build_of
 from proof.chaos.cluster import ClusterNode, assert_all_gone, in_background, preload, run_cluster
 from proof.chaos.fuzzers import FuzzingClients
 from proof.chaos.infrastructure import TOKEN, Infrastructure, open_infrastructure
@@ -22,13 +23,14 @@ from proof.chaos.picture import draw_picture as picture_of
 from proof.chaos.protocol import DRAINED, OVER, UP, ProcessSpec, append_events_to
 from proof.chaos.replicas import Compactions
 from proof.chaos.schedule import PACE, ROLLBACKS, Kind, Schedule
-from proof.chaos.teardown import asking, prepare, record_end_state
+from proof.chaos.teardown import asking, asking_unmigrated, prepare, record_end_state
 from proof.checkers.incarnations import RECOVERY_S
 from proof.final_state import Ask
 from proof.history import History, Recorder
 from proof.judge import evaluate_all
 from proof.monitor import Monitor
 from proof.verdicts import Verdict
+from vox_mesh import Settings, Store
 
 SCHEDULE: Final = "schedule.json"
 VERDICTS: Final = "verdicts.json"
@@ -66,19 +68,23 @@ class Environment:
         self._nodes: dict[str, ClusterNode] = {}
         for part in (LOGS, "outside"):
             (folder / part).mkdir(parents=True)
+        self._builds = {name: build_of(name, folder / "builds") for name in schedule.builds}
         self._write(SCHEDULE, schedule.document())
         self._recorder = Recorder("stage", 1, time.monotonic, append_events_to(folder / "stage.jsonl"))
 
     async def run(self) -> None:
         """Run everything but the checks. Nothing is left afterwards but the folder."""
-        preload()
+        preload(list(self._builds.values()))
+        for build in self._builds.values():
+            self._recorder.note("build", **build.document())
         async with (
             open_infrastructure(self.schedule) as infrastructure,
-            asking(infrastructure.own_settings) as (store, ask),
+            self._opened(infrastructure.own_settings) as (store, ask),
         ):
-            await prepare(store)
             specs = self._specs(infrastructure)
-            async with run_cluster(specs, self._recorder, self.folder / LOGS, self._plant) as self._nodes:
+            first = next(iter(self._builds.values()), None)
+            running = run_cluster(specs, self._recorder, self.folder / LOGS, self._plant, build=first)
+            async with running as self._nodes:
                 await self._begin()
                 marks = Marks(store, ask)
                 async with (
@@ -103,6 +109,18 @@ class Environment:
 
     def _write(self, name: str, document: Any) -> None:
         (self.folder / name).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+    @asynccontextmanager
+    async def _opened(self, settings: Settings) -> AsyncIterator[tuple[Store | None, Ask]]:
+        """Open the prepared database; with several builds only to read it, since the nodes migrate it."""
+        if first := next(iter(self._builds.values()), None):
+            await asyncio.to_thread(first.prepare_database, settings)
+            async with asking_unmigrated(settings) as ask:
+                yield None, ask
+            return
+        async with asking(settings) as (store, ask):
+            await prepare(store)
+            yield store, ask
 
     def _specs(self, infrastructure: Infrastructure) -> dict[ProcessSpec, Any]:
         nodes, seed = self.schedule.nodes, self.schedule.seed
@@ -146,7 +164,8 @@ class Environment:
         """Inject all faults, until they have healed and every node is back."""
         async with self._with_fuzzers(infrastructure):
             async with asyncio.timeout(self.schedule.seconds + _MEND_S):
-                await Nemesis(infrastructure, self._nodes, self._recorder, marks, ask).run(self.schedule)
+                nemesis = Nemesis(infrastructure, self._nodes, self._recorder, marks, ask, self._builds)
+                await nemesis.run(self.schedule)
             await self._all(_come_up, _UP_S, "to come up again")
         self._recorder.note("healed")
 

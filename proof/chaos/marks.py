@@ -23,7 +23,8 @@ _WRITE: Final = (
 class Marks:
     """Write the time again and again. Writes acknowledged before a mark was begun are older than the mark."""
 
-    def __init__(self, store: Store, ask: Ask) -> None:
+    def __init__(self, store: Store | None, ask: Ask) -> None:
+        """Without a store no marks are written, and nothing may be rolled back."""
         self._store = store
         self._ask = ask
         self._marking = asyncio.Lock()
@@ -36,6 +37,7 @@ class Marks:
             await asyncio.sleep(_EVERY_S)
 
     async def _mark(self) -> bool:
+        assert self._store is not None
         with suppress(MeshError):
             await self._store.write(Script(Statement(_WRITE, (time.monotonic(),))))
             return True

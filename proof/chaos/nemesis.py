@@ -6,11 +6,12 @@ import asyncio
 import random
 import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from typing import Final
 
 from proof.chaos import foreign, rollback, server
+from proof.chaos.builds import Build
 from proof.chaos.clock_steps import ClockSteps
 from proof.chaos.cluster import ClusterNode
 from proof.chaos.infrastructure import Infrastructure
@@ -57,7 +58,9 @@ class Nemesis:
         recorder: Recorder,
         marks: Marks,
         ask: Ask,
+        builds: Mapping[str, Build],
     ) -> None:
+        self._builds = builds
         self._marks = marks
         self._ask = ask
         self._infrastructure = infrastructure
@@ -95,6 +98,7 @@ class Nemesis:
             Kind.WRITE_HELD: lambda _: foreign.holding(self._infrastructure, foreign.WRITES),
             Kind.READ_HELD: lambda _: foreign.holding(self._infrastructure, foreign.READS),
             Kind.DATABASE_CLOCK: self._database_clock_wrong,
+            Kind.REPLACEMENT: self._replaced,
         }
 
     async def run(self, schedule: Schedule) -> None:
@@ -147,6 +151,13 @@ class Nemesis:
     async def _killed(self, fault: Fault) -> AsyncIterator[None]:
         async with self._node(fault).kept_down():
             yield
+
+    @asynccontextmanager
+    async def _replaced(self, fault: Fault) -> AsyncIterator[None]:
+        """Replace its process by one of another build."""
+        build = self._builds[fault.detail["build"]]
+        await self._node(fault).replace(build, is_killed=fault.detail["is_killed"])
+        yield
 
     @asynccontextmanager
     async def _killed_at_point(self, fault: Fault) -> AsyncIterator[None]:

@@ -26,6 +26,8 @@ _RATE: Final = 0.7
 """Faults per second, on average over storms and calms."""
 _GAPS: Final = (0.3, 1.7)
 """Between two faults, as parts of the average."""
+_KILLED_FOR_REPLACEMENT: Final = 0.3
+"""The part of replaced processes that are killed; the others leave."""
 _RECOVERY_S: Final = 1.0
 """The time without a new fault for a target after one has ended."""
 
@@ -85,6 +87,8 @@ class Kind(StrEnum):
     """All the time: never drawn."""
     COMPACTION = "compaction"
     """The server compacts its replication log every few seconds, all the time: never drawn."""
+    REPLACEMENT = "replacement"
+    """A node is stopped and goes on with another build, each in turn: never drawn."""
 
 
 class Lane(StrEnum):
@@ -149,7 +153,7 @@ def lane_of(kind: Kind, store: StoreKind) -> Lane:
     """Return what a kind affects: on a file, all nodes share one disk."""
     if kind is Kind.DISK_FULL and store is StoreKind.FILE:
         return Lane.DATABASE
-    return SORTS[kind].lane
+    return Lane.NODE if kind is Kind.REPLACEMENT else SORTS[kind].lane
 
 
 def kinds_on(store: StoreKind, faults: Set[Kind] = DEFAULT_FAULTS) -> tuple[Kind, ...]:
@@ -208,6 +212,8 @@ class Schedule:
     faults: tuple[Fault, ...]
     is_compacting: bool = False
     """Whether the server compacts its replication log every few seconds."""
+    builds: tuple[str, ...] = ()
+    """The names of two builds: nodes begin with the first, and are replaced in turn."""
 
     def document(self) -> dict[str, Any]:
         """Return it as a JSON document."""
@@ -223,13 +229,32 @@ def draw_schedule(
     store: StoreKind,
     nodes: tuple[str, ...],
     kinds: Set[Kind] = DEFAULT_FAULTS,
+    builds: tuple[str, ...] = (),
 ) -> Schedule:
-    """Return the schedule of a run: always the same for the same arguments."""
-    kinds = of_seed(seed, store, kinds)
+    """Return the schedule of a run: always the same for the same arguments.
+
+    With several builds the store is not rolled back: only the nodes write to it.
+    """
+    kinds = of_seed(seed, store, kinds) if not builds else kinds - ROLLBACKS
     rng = random.Random(f"{seed} {seconds} {store} {nodes}")
     phases = tuple(_phases(rng, seconds))
     faults = tuple(_Drawing(rng, store, nodes, seconds, kinds).faults(phases))
-    return Schedule(seed, seconds, store, nodes, phases, faults, Kind.COMPACTION in kinds)
+    if builds:
+        replacements = _replacements(rng, seconds, nodes, builds, len(faults))
+        faults = tuple(sorted((*faults, *replacements), key=lambda fault: fault.at))
+    return Schedule(seed, seconds, store, nodes, phases, faults, Kind.COMPACTION in kinds, builds)
+
+
+def _replacements(
+    rng: random.Random, seconds: float, nodes: tuple[str, ...], builds: tuple[str, ...], number: int
+) -> Iterator[Fault]:
+    """Yield the replacement of each node in turn: by the second build, by the first, by the second again."""
+    older, newer = builds
+    turns = [(node, build) for build in (newer, older, newer) for node in nodes]
+    apart_s = seconds / (len(turns) + 1)
+    for turn, (node, build) in enumerate(turns, 1):
+        detail = {"build": build, "is_killed": rng.random() < _KILLED_FOR_REPLACEMENT}
+        yield Fault(number + turn, round(turn * apart_s, 3), Kind.REPLACEMENT, node, 0.0, detail)
 
 
 def _phases(rng: random.Random, seconds: float) -> Iterator[Phase]:

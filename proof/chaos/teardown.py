@@ -16,8 +16,8 @@ from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.db import sync_replica
-from vox_mesh.errors import Unreachable
-from vox_mesh.runtime.open_store import Role
+from vox_mesh.errors import DatabaseUnavailable, Unreachable
+from vox_mesh.runtime.open_store import Role, open_engine
 
 _TABLES: Final = (
     "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
@@ -40,6 +40,25 @@ async def asking(settings: Settings) -> AsyncIterator[tuple[Store, Ask]]:
             return [dict(zip(rows.columns, row, strict=True)) for row in rows]
 
         yield store, ask
+
+
+@asynccontextmanager
+async def asking_unmigrated(settings: Settings) -> AsyncIterator[Ask]:
+    """Open the database itself without migrating it: that is for the nodes to do."""
+    engine = await open_engine(settings)
+
+    async def ask(sql: str) -> list[dict[str, Any]]:
+        async with asyncio.timeout(_SYNC_S):
+            while True:
+                with suppress(DatabaseUnavailable):
+                    rows = await engine.query(Statement(sql))
+                    return [dict(zip(rows.columns, row, strict=True)) for row in rows]
+                await asyncio.sleep(_SYNC_RETRY_DELAY_S)
+
+    try:
+        yield ask
+    finally:
+        await engine.close()
 
 
 async def prepare(store: Store) -> None:

@@ -110,7 +110,9 @@ def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
 
 
 def _run_chaos(plant: PlantedBug, seconds: int) -> tuple[Sequence[str], str]:
-    broken = _broken_checks(plant, "proof.chaos", seconds, _STORES[plant.instrument], *_selection(plant))
+    builds = ("--builds", *plant.builds) if plant.builds else ()
+    more = (*_selection(plant), *builds)
+    broken = _broken_checks(plant, "proof.chaos", seconds, _STORES[plant.instrument], *more)
     return broken, f"{seconds} s of chaos"
 
 

@@ -113,6 +113,8 @@ class PlantedBug:
     instrument: Instrument = Instrument.SIMULATION
     faults: Sequence[str] = ()
     """The kinds of faults that show it; empty: the default ones."""
+    builds: Sequence[str] = ()
+    """The two builds of the code that show it, in chaos; empty: this checkout."""
 
     def plant(self) -> None:
         """Plant the bug in this process. Statements come first: modules load the statements they use."""

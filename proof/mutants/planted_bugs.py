@@ -22,6 +22,7 @@ from proof.mutants.rhythm import RHYTHM_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.schema import SCHEMA_PLANTS
 from proof.mutants.store import STORE_PLANTS
+from proof.mutants.upgrades import UPGRADE_PLANTS
 
 PLANTS: Final = {
     plant.name: plant
@@ -44,6 +45,7 @@ PLANTS: Final = {
         COMMAND_PLANTS,
         DISCOVERY_PLANTS,
         HOST_PLANTS,
+        UPGRADE_PLANTS,
     )
     for plant in plants
 }

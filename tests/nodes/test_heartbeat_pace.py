@@ -12,8 +12,8 @@ import pytest
 from tools.homes import MESH, MESH_REPLICA
 from tools.sqld import Server
 from vox_mesh import Mesh, Script, Statement
-from vox_mesh.heartbeat.pace import SPARING_NODES
 from vox_mesh.heartbeat.presence import Activity, Presence
+from vox_mesh.model.nodes.features import SPARING_NODES
 from vox_mesh.model.nodes.liveness import NodeState, missed_ticks, spare_ticks, state_of
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.identity import temporary_identity

@@ -21,6 +21,7 @@ from vox_mesh.model.jobs.records import EXEC, JobState
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.settings import Settings
 from vox_mesh.settings.origins import mesh_origin
+from vox_mesh.views.nodes import mixed_versions, version_text, versions_of
 from vox_mesh.views.overview import Overview, overview
 
 _MAX_NAMES: Final = 5
@@ -87,6 +88,7 @@ def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
     mail = [each for each in seen.messages if each.standing in ("unread", "overdue")]
     return {
         "nodes": [node.node_id for node in seen.nodes if node.state not in _GONE],
+        "versions": [vars(each) for each in versions_of(seen.nodes)],
         "agents": [{"agent_id": each.agent_id, "state": each.state} for each in seen.agents],
         "locks": {
             "held": len(seen.locks),
@@ -106,7 +108,9 @@ def _problems(seen: Overview) -> list[Problem]:
     pending = {kind.kind: kind.jobs[JobState.PENDING] for kind in seen.kinds if JobState.PENDING in kind.jobs}
     announced = [node.kinds for node in seen.nodes if node.state not in _GONE]
     commands = pending.pop(EXEC, 0)
+    mixed = mixed_versions(versions_of(seen.nodes))
     found = (
+        (mixed is not None, mixed or "", "upgrade all nodes to the newest version"),
         (bool(dead), f"dead nodes: {_names(dead)}", "are they stopped, or cut off? `vox-mesh nodes --all`"),
         (
             bool(commands and kinds_without_worker([EXEC], announced)),
@@ -152,6 +156,10 @@ def _lines(record: dict[str, Any], problems: list[Problem]) -> list[str]:
         shown |= {
             "mode": record["mode"],
             "nodes": _counted(record["nodes"]),
+            "versions": ", ".join(
+                version_text(each["version"], each["schema_version"]) for each in record["versions"]
+            )
+            or "none",
             "agents": _counted([f"{each['agent_id']} ({each['state']})" for each in record["agents"]]),
             "locks": f"{locks['held']} held, {locks['waiting']} waiting",
             "jobs": ", ".join(f"{count} {name}" for name, count in jobs.items() if count) or "none",

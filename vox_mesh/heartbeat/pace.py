@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from vox_mesh.model.nodes.features import SPARING_NODES
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, spare_ticks
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
 
 _SQL: Final = named("nodes")
-SPARING_NODES: Final = 46
-"""The schema version since which nodes know that a heartbeat may take longer than a tick."""
 
 
 class HeartbeatPace:

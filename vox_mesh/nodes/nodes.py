@@ -51,6 +51,7 @@ class Node(NamedTuple):
     host: str
     pid: int
     version: str
+    schema_version: int | None
     control_addr: str | None
     public_key: str
     kinds: str

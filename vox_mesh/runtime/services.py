@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vox_mesh.model.nodes.features import CRONS_SIGNED
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.observability.deprecation import RenamedAttributes, warn_renamed
@@ -476,8 +477,6 @@ class MeshServices(RenamedAttributes):
 
     async def _may_adopt_crons(self) -> bool:
         """Return whether this is the owner of a mesh from before crons were signed, without older nodes."""
-        from vox_mesh.jobs.scheduling.cron_ops import CRONS_SIGNED
-
         is_owner = await self.ownership.key() == self._writer.identity.key.public
         if not is_owner or await self.ownership.signs_crons():
             return False

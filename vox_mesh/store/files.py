@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+_SHARED_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_OTHER_USERS: Final = 0o077
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -16,6 +20,25 @@ def make_private(folder: Path) -> None:
     # One by one, because `parents=True` would create the parents accessible to everyone.
     for each in (*reversed(folder.parents), folder):
         each.mkdir(exist_ok=True, mode=0o700)
+
+
+def open_private(path: Path) -> int:
+    """Open a file that processes of this user write, or create it; return its descriptor.
+
+    Raises:
+        OSError: It is a link, no ordinary file, or of another user.
+    """
+    descriptor = os.open(path, _SHARED_FILE, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is not an ordinary file of this user")
+        if found.st_mode & _OTHER_USERS:
+            os.fchmod(descriptor, 0o600)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def load_or_create(path: Path, make: Callable[[], bytes]) -> bytes:

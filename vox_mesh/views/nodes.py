@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import orjson
 
+from vox_mesh.model.nodes.features import waiting_features
+from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.record_view import RecordView
 
 _OWNER: Final = "owner"
 _COORDINATOR: Final = "coordinator"
+_MIXED: Final = 2
 
 
 class NodeStanding(NamedTuple):
@@ -70,6 +74,44 @@ class RemovedNodeView:
 
     op_id: str
     node_id: str
+
+
+@dataclass(frozen=True)
+class VersionView:
+    """A version that live nodes run: of the package, and the schema version that it knows, if announced."""
+
+    version: str
+    schema_version: int | None
+    nodes: list[str]
+
+    def __str__(self) -> str:
+        return version_text(self.version, self.schema_version)
+
+
+def version_text(version: str, schema_version: int | None) -> str:
+    """Return a version as text: of the package, and of the schema."""
+    return version if schema_version is None else f"{version} (schema {schema_version})"
+
+
+def versions_of(nodes: Iterable[NodeView]) -> list[VersionView]:
+    """Return the versions that nodes run which have neither left nor died, the newest first."""
+    found: dict[tuple[int, str], list[NodeView]] = {}
+    for node in nodes:
+        if node.state not in (NodeState.DEAD, NodeState.LEFT):
+            found.setdefault((node.schema_version or 0, node.version), []).append(node)
+    return [
+        VersionView(version, schema or None, [node.node_id for node in found[schema, version]])
+        for schema, version in sorted(found, reverse=True)
+    ]
+
+
+def mixed_versions(versions: Sequence[VersionView]) -> str | None:
+    """Return what a mesh whose nodes run several versions waits for; `None` if they run one."""
+    if len(versions) < _MIXED:
+        return None
+    each = "; ".join(f"{version}: {', '.join(version.nodes)}" for version in versions)
+    waiting = waiting_features(min(version.schema_version or 0 for version in versions))
+    return f"nodes run several versions: {each}" + (f"; waiting: {', '.join(waiting)}" if waiting else "")
 
 
 def kinds_of(node: Node) -> list[str]:

@@ -8,11 +8,13 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from typing import Any
 
 from tests.cli.conftest import VoxCommand
 from tests.cli.database.test_conflicts import recorded
 from tools.forked import Process
+from vox_mesh.store.schema.schema import VERSION
 
 _PATIENCE_S = 60.0
 Findings = dict[str, tuple[str, str]]
@@ -49,6 +51,7 @@ def test_a_node_that_is_ready_is_found_so_by_the_roster_and_by_its_own_word(vox:
     with _up(vox) as (process, url):
         found = _found(vox)
         assert found["nodes"] == ("ok", "one")
+        assert found["versions"] == ("ok", f"{version('vox-mesh')} (schema {VERSION})")
         assert found["service"] == ("ok", f"one at {url}")
         process.send_signal(signal.SIGTERM)
         assert process.wait(_PATIENCE_S) == 0
@@ -92,6 +95,17 @@ def test_nodes_that_share_no_token_are_named_and_commands_of_a_home_need_none(vo
                 "warn",
                 "no shared token, so messages between these are polled for: one; two",
             )
+            _change(alone, "UPDATE node_versions SET schema_version = 42 WHERE node_id = 'two'")
+            state, said = _found(alone, 1)["versions"]
+            assert state == "warn"
+            assert f"(schema {VERSION}): one; " in said
+            assert said.endswith("(schema 42): two; waiting: retention, sparing heartbeats")
+            status = alone("status", "--json").document
+            assert [each["nodes"] for each in status["versions"]] == [["one"], ["two"]]
+            assert said in [each["found"] for each in status["problems"]]
+            listed = {each["node_id"]: each for each in alone("nodes", "--json").document}
+            assert [listed[name]["schema_version"] for name in ("one", "two")] == [VERSION, 42]
+            assert "(schema 42)" in alone("nodes").out
 
 
 def test_a_forged_address_gets_no_token_and_is_named(vox: VoxCommand) -> None:

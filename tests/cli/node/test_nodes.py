@@ -62,6 +62,7 @@ def test_a_node_is_listed_while_it_runs_and_with_all_after_it_left(vox: VoxComma
         "admitted",
         "host",
         "age",
+        "version",
         "load",
         "works",
         "on",

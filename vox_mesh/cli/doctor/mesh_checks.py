@@ -18,7 +18,7 @@ from vox_mesh.nodes.identity import machine_id
 from vox_mesh.nodes.node_sockets import FILE as SOCKET
 from vox_mesh.settings import Settings
 from vox_mesh.store.slots import slot_folder
-from vox_mesh.views.nodes import NodeView
+from vox_mesh.views.nodes import NodeView, mixed_versions, versions_of
 
 _ASK_S: Final = 3.0
 _LONG_MS: Final = 60_000
@@ -41,6 +41,14 @@ async def nodes(context: CheckContext) -> CheckResult:
             f"no recent heartbeat: {', '.join(late)}", "check that its machine runs and reaches the database"
         )
     return ok(", ".join(node.node_id for node in present))
+
+
+async def versions(context: CheckContext) -> CheckResult | None:
+    """Check that all nodes run the same version, and name what waits until they do."""
+    found = versions_of(context.overview.nodes)
+    if mixed := mixed_versions(found):
+        return warn(mixed, "upgrade all nodes to the newest version")
+    return ok(str(found[0])) if found else None
 
 
 async def mode(context: CheckContext) -> CheckResult:
@@ -220,6 +228,7 @@ async def tempo(context: CheckContext) -> CheckResult:
 
 CHECKS: Final[tuple[DoctorCheck, ...]] = (
     nodes,
+    versions,
     mode,
     service,
     reach,

@@ -29,6 +29,7 @@ from vox_mesh.views.nodes import (
     NodeView,
     RemovedNodeView,
     kinds_of,
+    version_text,
     with_standings,
 )
 
@@ -54,7 +55,8 @@ _NO_HEARTBEAT: Final = (
 def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool) -> None:
     """List the live nodes.
 
-    Shows the state, role, whether it is admitted, host, heartbeat age, load, activity and clock offset.
+    Shows the state, role, whether it is admitted, host, heartbeat age, version of the package and of the
+    schema, load, activity and clock offset.
 
     \b
     Example:
@@ -91,6 +93,7 @@ def _line(node: Node, standing: NodeStanding) -> Record:
         "admitted": "yes" if standing.is_admitted else "no",
         "host": node.host,
         "age": f"{node.age_ms / 1_000:.1f}s",
+        "version": version_text(node.version, node.schema_version),
         "load": f"{node.load}/{node.capacity}",
         "works on": node.activity or ", ".join(kinds_of(node)),
         "clock": f"{node.clock_distance_ms:+} ms",

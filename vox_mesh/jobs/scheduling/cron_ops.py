@@ -17,9 +17,6 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op
 from vox_mesh.store.store import Store
 
-CRONS_SIGNED: Final = 13
-"""The schema version whose code adds crons by signed ops."""
-
 _SQL: Final = named("crons")
 
 

@@ -92,6 +92,10 @@ class Finisher:
         self._waiting: list[_Entry] = []
         self._writing: set[asyncio.Task[None]] = set()
 
+    async def warm_up(self) -> None:
+        """Hash the program for proofs, in another thread: the first completion would block all else."""
+        await asyncio.to_thread(_program)
+
     async def finish(self, result: AttemptResult) -> AttemptResult | None:
         """Write a result. Return the result that was written, or `None` if the claim was lost."""
         loop, began = asyncio.get_running_loop(), tracing.began()

@@ -29,6 +29,7 @@ from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.store import Store
@@ -213,8 +214,9 @@ class Worker(RenamedAttributes):
         self._capacity.open(concurrency, kinds, tags)
         self._finisher.timeout_s = None
         try:
+            Manifest.model_rebuild()  # otherwise the first job would wait for that
             await self._artifacts.sweep()
-            await self._announce()
+            await asyncio.gather(self._announce(), self._finisher.warm_up())
             # Read after the announcement: of workers that start together, later ones see earlier ones.
             with suppress(DatabaseUnavailable):
                 await self._chooser.refresh_membership()

@@ -45,7 +45,7 @@ class RetentionMaintenance:
         if not self._clock.can_author:
             return
         with suppress(DatabaseUnavailable):
-            if not await self._is_due() or not await self._retention.may_prune():
+            if not await self._is_due():
                 return
             try:
                 await self._retention.prune_some()

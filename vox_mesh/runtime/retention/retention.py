@@ -11,6 +11,7 @@ from vox_mesh.errors import BadValue, LockHeld, Refused, StaleFence
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.nodes.features import PRUNING_KNOWN
 from vox_mesh.model.retention.ops import SET_RETENTION
 from vox_mesh.model.retention.policies import ALL_KINDS, Policy, RetentionPolicies, checked_policy
 from vox_mesh.model.retention.subjects import MIN_AGE_MS, Subject
@@ -27,9 +28,6 @@ _log = logging.getLogger(__name__)
 
 OFFICE: Final = "retention"
 """The name of the leadership."""
-
-PRUNING_KNOWN: Final = 43
-"""The schema version since which code takes pruned jobs for pruned."""
 
 TOO_MANY: Final = "too_many_policies"
 """The refusal of one more policy than there may be."""
@@ -167,7 +165,12 @@ class Retention:
         return done
 
     async def prune_some(self) -> list[Swept]:
-        """Continue pruning, for a limited time; return what was pruned: nothing while another node leads."""
+        """Continue pruning, for a limited time; return what was pruned.
+
+        Nothing is pruned while another node leads, or while a live node would take pruned jobs for lost ones.
+        """
+        if not await self.may_prune():
+            return []
         async with self._leading() as guard:
             if guard is None:
                 return []

@@ -16,7 +16,7 @@ import { readAll } from "./whole.js";
 
 /**
  * @typedef {{node_id: string, state: string, role: string, agent_id: string | null, last_seen_ms: number, left_ms: number | null,
- *   started_ms: number | null, activity: string, host: string | null, version: string | null, kinds: string[], capacity: number,
+ *   started_ms: number | null, activity: string, host: string | null, version: string | null, schema_version: number | null, kinds: string[], capacity: number,
  *   load: number, replica_lag_ms: number | null, faults: string[]}} MeshNode
  */
 
@@ -54,7 +54,7 @@ function columnsOf(draining) {
     { name: "role", label: "Role", width: "minmax(0, .9fr)", isWide: true, cell: (node) => html`<${Line} text=${roleOf(node)} max=${40} />` },
     { name: "load", label: "Load", width: "minmax(110px, .9fr)", isWide: true, cell: (node) => html`<${Load} of=${node} />` },
     { name: "works", label: "Works on", width: "minmax(0, 1.7fr)", isWide: true, cell: (node) => html`<${Activity} of=${node} />` },
-    { name: "version", label: "Version", width: "80px", isWide: true, cell: (node) => html`<${Line} text=${node.version ?? "–"} max=${20} />` },
+    { name: "version", label: "Version", width: "80px", isWide: true, cell: (node) => html`<${Line} text=${`${node.version} (${node.schema_version})`} max=${20} />` },
     { name: "since", label: "Since", width: "112px", isWide: true, cell: (node) => html`<${Lasting} of=${node} />` },
     { name: "act", label: "Actions", isLabelUnseen: true, width: "92px", isRight: true, cell: (node) => html`<${Action} of=${node} isDraining=${draining.has(node.node_id)} />` },
   ];
