@@ -34,8 +34,8 @@ JOB_PLANTS: Final = (
         "step-not-fenced",
         "a worker that has lost its claim stores the result of a step",
         (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self._fence(), ", ""),),
-        ("no-zombie-step",),
-        ("steps",),
+        ("test_a_worker_that_has_lost_its_claim_can_store_no_step",),
+        instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
         "stored-step-runs-again",

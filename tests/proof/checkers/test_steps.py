@@ -7,8 +7,10 @@ from typing import Any
 from proof.checkers.steps import STEP_CHECKS
 from tests.proof.checkers.story import Story, faults
 
+_Note = tuple[str, str, int, dict[str, Any]]
 
-def _story(*notes: tuple[str, str, int, dict[str, Any]]) -> Story:
+
+def _story(*notes: _Note) -> Story:
     story = Story()
     for who, what, token, more in notes:
         story.node(who).note(what, job="j", token=token, **more)
@@ -19,7 +21,7 @@ def _first(value: int) -> dict[str, Any]:
     return {"place": 1, "value": value}
 
 
-_SOUND = (
+_SOUND: tuple[_Note, ...] = (
     ("ann", "step.began", 1, {}),
     ("ann", "step.effect", 1, _first(7)),
     ("ann", "step.seen", 1, _first(7)),
@@ -45,7 +47,7 @@ def test_a_step_out_of_order_is_found() -> None:
 
 
 def test_a_result_that_a_late_worker_has_stored_is_found() -> None:
-    effect = ("ann", "step.effect", 1, {"place": 2, "value": 6})
+    effect: _Note = ("ann", "step.effect", 1, {"place": 2, "value": 6})
     refused, stored = _story(*_SOUND, effect), _story(*_SOUND, effect, ("ann", "step.seen", 1, effect[3]))
     assert faults(STEP_CHECKS, "no-zombie-step", refused) == []
     assert faults(STEP_CHECKS, "no-zombie-step", stored) == ["ann stored step 2 of job j too late"]
