@@ -35,6 +35,7 @@ from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
 from proof.workloads.effects import EFFECTS
+from proof.workloads.fan_in import FAN_IN
 from proof.workloads.grants import GRANTS
 from proof.workloads.jobs import JOBS
 from proof.workloads.limits import LIMITS
@@ -57,6 +58,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
     *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, SPARES),
+    FAN_IN,
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 

@@ -40,6 +40,9 @@ COLUMNS: Final = Job._fields[1:]
 PREDECESSOR_FAILED: Final = "a job that it waited for did not succeed"
 LEASE_EXPIRED: Final = "the lease ran out"
 
+MANY: Final = 256
+"""The row of a job with more predecessors changes only when none of them is awaited any more."""
+
 _NO_OUTPUTS: Final = "[]"
 
 Row = dict[str, Any]
@@ -99,6 +102,8 @@ class JobReplay:
         self.last_id = 0
         """The id of the last replayed entry."""
         self._successors: dict[str, list[str]] = {}
+        self._unmet: dict[str, list[str]] = {}
+        """By id of a job with many predecessors, the jobs among them that may not have ended as it asks."""
         self._retries: dict[str, set[str]] = {}
         self._ulids: set[str] = set()
         self._accepted: set[str] = set()
@@ -143,7 +148,8 @@ class JobReplay:
         for job_id in self._successors.get(op_id, ()):
             row = self.jobs[job_id]
             if self.after[job_id][op_id] == "op" and row["state"] == JobState.PENDING:
-                row["waits"] = self._count_unmet(job_id)
+                is_counted = self._has_many(job_id)
+                row["waits"] = max(row["waits"] - 1, 0) if is_counted else self._count_unmet(job_id)
 
     # --- scheduling ------------------------------------------------------------------------------
 
@@ -180,6 +186,20 @@ class JobReplay:
 
     def _count_unmet(self, job_id: str) -> int:
         return sum(not self._is_met(each, awaited) for each, awaited in self.after.get(job_id, {}).items())
+
+    def _has_many(self, job_id: str) -> bool:
+        return len(self.after.get(job_id, ())) > MANY
+
+    def _awaits_many(self, job_id: str) -> bool:
+        """Return whether a job with many predecessors still waits for other jobs; ended ones stay so."""
+        if not self._has_many(job_id):
+            return False
+        after = self.after[job_id]
+        if (unmet := self._unmet.get(job_id)) is None:
+            unmet = self._unmet[job_id] = [name for name, awaited in after.items() if awaited != "op"]
+        while unmet and self._is_met(unmet[-1], after[unmet[-1]]):
+            unmet.pop()
+        return bool(unmet)
 
     def _is_met(self, predecessor: str, awaited: str) -> bool:
         if awaited == "op":
@@ -271,6 +291,7 @@ class JobReplay:
         if predecessor not in after:
             after[predecessor] = awaited
             self._successors.setdefault(predecessor, []).append(row["job_id"])
+            self._unmet.pop(row["job_id"], None)
         row["waits"] = self._count_unmet(row["job_id"])
 
     def _expire(self, op: _Op) -> None:
@@ -317,7 +338,7 @@ class JobReplay:
                     ended.append(row["job_id"])
         for job_id in ended:
             for row in self._pending_after(job_id, "success", "end"):
-                if row["waits"] > 0:
+                if row["waits"] > 0 and not self._awaits_many(row["job_id"]):
                     row.update(
                         waits=self._count_unmet(row["job_id"]),
                         not_before_ms=max(row["not_before_ms"], op.at_ms),
@@ -358,6 +379,7 @@ class JobReplay:
         row = self.jobs.pop(job_id)
         self._pruning.forget(row)
         self._ulids.discard(row["ulid"])
+        self._unmet.pop(job_id, None)
         for predecessor in self.after.pop(job_id, {}):
             self._successors[predecessor].remove(job_id)
         if row["retry_of"] in self._retries:
