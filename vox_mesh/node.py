@@ -102,6 +102,7 @@ class MeshNode(Mesh):
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
             must_be_strict=settings.strict,
             message_retention_s=settings.message_retention,
+            scopes=() if settings.directory is None else settings.directory.names,
             local_nodes=lambda: (
                 [self.identity] if store.slot_name is None else local_identities(settings.home_dir)
             ),
@@ -342,6 +343,11 @@ class MeshNode(Mesh):
         await self._job_maintenance.run_once()
         await self.approvals.apply_due()
         await self._retention_maintenance.run_once()
+
+    @property
+    def writer(self) -> OpLogWriter:
+        """Return what signs the writes of this node, and logs its ops."""
+        return self._writer
 
     @property
     def rollbacks(self) -> int:
