@@ -31,9 +31,7 @@ _MAX_ENTRIES: Final = 2_000
 """How many entries of the log are looked through for claims at a time."""
 
 _PAGE: Final = 100
-
-MAX_LINKS: Final = 20_000
-"""How many predecessors or successors of some jobs are read at once."""
+MAX_LINKS: Final = 20_000  # predecessors or successors of some jobs that are read at once
 
 _MAX_COMPLETIONS: Final = 250
 """How many are looked through for completions, which are larger."""
@@ -191,17 +189,15 @@ class JobQueries:
             try:
                 found = await self.find_all(rest[:size], fresh=fresh)
             except TooLarge:
-                if size == 1:
+                if (size := size // 2) == 0:
                     raise
-                size //= 2
-            else:
-                yield {job_id: found[job_id] for job_id in rest[:size] if job_id in found}
-                rest = rest[size:]
+                continue
+            yield {job_id: found[job_id] for job_id in rest[:size] if job_id in found}
+            rest = rest[size:]
 
     async def ids_of_ulids(self, ulids: Sequence[str]) -> dict[str, str]:
         """Return the ids of the jobs with these ULIDs, read from the database."""
-        rows = await self._read("ids_of_ulids", json(ulids), fresh=True)
-        return {row["ulid"]: row["job_id"] for row in rows}
+        return {row[0]: row[1] for row in await self._read("ids_of_ulids", json(ulids), fresh=True)}
 
     async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return the jobs that exist, by id, read from the database and without manifests."""
