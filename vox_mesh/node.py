@@ -45,6 +45,7 @@ from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreW
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.agents import open_agents
+from vox_mesh.runtime.archive.turns import archive_maintenance
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
@@ -153,6 +154,7 @@ class MeshNode(Mesh):
             host_load=host_load,
             monotonic=self._monotonic,
         )
+        self.health.archive = archive_maintenance(self, settings, self._chance, self._monotonic)
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         parts = (rhythm.policies, rhythm.pulse, rhythm.leadership, rhythm.bar_reporter, rhythm.controller)
@@ -259,6 +261,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
+            *([] if (archive := self.health.archive) is None else [("archive", archive.run)]),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.

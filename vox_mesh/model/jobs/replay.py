@@ -6,6 +6,7 @@ The rules are those of `sql/jobs.sql`, implemented a second time: where the two 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -42,6 +43,7 @@ LEASE_EXPIRED: Final = "the lease ran out"
 
 MANY: Final = 256
 """The row of a job with more predecessors changes only when none of them is awaited any more."""
+NO_JOBS: Final[Mapping[str, int]] = MappingProxyType({})
 
 _NO_OUTPUTS: Final = "[]"
 
@@ -90,9 +92,13 @@ class _Op(NamedTuple):
 class JobReplay:
     """Replays the log entry by entry. An entry that is not allowed is a finding and changes nothing."""
 
-    def __init__(self, routes: RouteHistory) -> None:
-        """`routes` takes in the ops of the log that set routes, as they come."""
+    def __init__(self, routes: RouteHistory, deleted: Mapping[str, int] = NO_JOBS) -> None:
+        """`routes` takes in the ops of the log that set routes, as they come.
+
+        `deleted`: pruned jobs of which the log has only some ops left, each with the id up to which it is so.
+        """
         self._routes = routes
+        self._deleted = deleted
         self._misrouted: dict[tuple[str, int], str] = {}
         self.jobs: dict[str, Row] = {}
         """The rows by job id, in the order of scheduling."""
@@ -131,10 +137,19 @@ class JobReplay:
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
-                rule(_parse_op(entry))
+                rule(self._without_deleted(_parse_op(entry)))
             except (BadValue, KeyError, TypeError, ValueError, AttributeError) as error:
                 self._report(entry, "", f"it can't be read: {error!r}")
         self._accept(entry.op_id)
+
+    def _without_deleted(self, op: _Op) -> _Op:
+        """Return an op without jobs of which the log has only some ops left."""
+        gone = {item["job_id"] for item in op.items if self._deleted.get(item["job_id"], 0) >= op.entry_id}
+        if not gone:
+            return op
+        items = [item for item in op.items if item["job_id"] not in gone]
+        moved = [job_id for job_id in op.moved if job_id not in gone]
+        return op._replace(payload={**op.payload, "jobs": items}, moved=moved)
 
     def _raise_tokens(self) -> None:
         """After a rollback of the database, put the next tokens above those of the lost time."""
@@ -186,20 +201,6 @@ class JobReplay:
 
     def _count_unmet(self, job_id: str) -> int:
         return sum(not self._is_met(each, awaited) for each, awaited in self.after.get(job_id, {}).items())
-
-    def _has_many(self, job_id: str) -> bool:
-        return len(self.after.get(job_id, ())) > MANY
-
-    def _awaits_many(self, job_id: str) -> bool:
-        """Return whether a job with many predecessors still waits for other jobs; ended ones stay so."""
-        if not self._has_many(job_id):
-            return False
-        after = self.after[job_id]
-        if (unmet := self._unmet.get(job_id)) is None:
-            unmet = self._unmet[job_id] = [name for name, awaited in after.items() if awaited != "op"]
-        while unmet and self._is_met(unmet[-1], after[unmet[-1]]):
-            unmet.pop()
-        return bool(unmet)
 
     def _is_met(self, predecessor: str, awaited: str) -> bool:
         if awaited == "op":
