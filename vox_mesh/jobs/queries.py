@@ -195,10 +195,6 @@ class JobQueries:
             yield {job_id: found[job_id] for job_id in rest[:size] if job_id in found}
             rest = rest[size:]
 
-    async def ids_of_ulids(self, ulids: Sequence[str]) -> dict[str, str]:
-        """Return the ids of the jobs with these ULIDs, read from the database."""
-        return {row[0]: row[1] for row in await self._read("ids_of_ulids", json(ulids), fresh=True)}
-
     async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return the jobs that exist, by id, read from the database and without manifests."""
         rows = await self._read("standing", json(job_ids), fresh=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import DatabaseUnavailable, Unreachable
-from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.queries import JobQueries, json
+from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import SCHEDULE, matches
 from vox_mesh.store.store import Store
@@ -88,8 +89,8 @@ class SpooledJobs:
         """Return the ids of jobs by their ULIDs if they are many: one by one takes long."""
         if len(references) <= _FEW or self._store.is_spooling or self._store.is_unreachable:
             return {}
-        ulids = [name for name in references if is_ulid(name)]
-        return await self._queries.ids_of_ulids(ulids) if ulids else {}
+        values = (*self._store.mesh_id, json(filter(is_ulid, references)))
+        return {row[0]: row[1] for row in await self._store.read(SQL["ids_of_ulids"], values, fresh=True)}
 
     async def _waiting(self) -> dict[str, str]:
         """Return the ids of the jobs to replay, by id and by ULID."""

@@ -13,6 +13,7 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.jobs.many_predecessors import ManyPredecessors
 from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
@@ -41,8 +42,6 @@ COLUMNS: Final = Job._fields[1:]
 PREDECESSOR_FAILED: Final = "a job that it waited for did not succeed"
 LEASE_EXPIRED: Final = "the lease ran out"
 
-MANY: Final = 256
-"""The row of a job with more predecessors changes only when none of them is awaited any more."""
 NO_JOBS: Final[Mapping[str, int]] = MappingProxyType({})
 
 _NO_OUTPUTS: Final = "[]"
@@ -108,8 +107,7 @@ class JobReplay:
         self.last_id = 0
         """The id of the last replayed entry."""
         self._successors: dict[str, list[str]] = {}
-        self._unmet: dict[str, list[str]] = {}
-        """By id of a job with many predecessors, the jobs among them that may not have ended as it asks."""
+        self._many = ManyPredecessors(self.after, self._is_met)
         self._retries: dict[str, set[str]] = {}
         self._ulids: set[str] = set()
         self._accepted: set[str] = set()
@@ -163,7 +161,7 @@ class JobReplay:
         for job_id in self._successors.get(op_id, ()):
             row = self.jobs[job_id]
             if self.after[job_id][op_id] == "op" and row["state"] == JobState.PENDING:
-                is_counted = self._has_many(job_id)
+                is_counted = self._many.are_had_by(job_id)
                 row["waits"] = max(row["waits"] - 1, 0) if is_counted else self._count_unmet(job_id)
 
     # --- scheduling ------------------------------------------------------------------------------
@@ -292,7 +290,7 @@ class JobReplay:
         if predecessor not in after:
             after[predecessor] = awaited
             self._successors.setdefault(predecessor, []).append(row["job_id"])
-            self._unmet.pop(row["job_id"], None)
+            self._many.forget(row["job_id"])
         row["waits"] = self._count_unmet(row["job_id"])
 
     def _expire(self, op: _Op) -> None:
@@ -339,7 +337,7 @@ class JobReplay:
                     ended.append(row["job_id"])
         for job_id in ended:
             for row in self._pending_after(job_id, "success", "end"):
-                if row["waits"] > 0 and not self._awaits_many(row["job_id"]):
+                if row["waits"] > 0 and not self._many.are_awaited_by(row["job_id"]):
                     row.update(
                         waits=self._count_unmet(row["job_id"]),
                         not_before_ms=max(row["not_before_ms"], op.at_ms),
@@ -380,7 +378,7 @@ class JobReplay:
         row = self.jobs.pop(job_id)
         self._pruning.forget(row)
         self._ulids.discard(row["ulid"])
-        self._unmet.pop(job_id, None)
+        self._many.forget(job_id)
         for predecessor in self.after.pop(job_id, {}):
             self._successors[predecessor].remove(job_id)
         if row["retry_of"] in self._retries:
