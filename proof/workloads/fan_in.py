@@ -11,8 +11,8 @@ from proof.workloads.numbered import key_of
 from proof.workloads.working import work
 from vox_mesh import JobContext
 from vox_mesh.model.jobs.manifest import Manifest
-from vox_mesh.model.jobs.many_predecessors import MANY
 from vox_mesh.model.jobs.records import ENDS
+from vox_mesh.model.jobs.scheduling.many_predecessors import MANY
 
 _KINDS: Final = "fan.*"
 _LEAF: Final = "fan.leaf"

@@ -16,8 +16,8 @@ from vox_mesh.jobs import authorship, predecessor_results
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.manifest_fields import MAX_AFTER, MAX_AFTER_OPS
-from vox_mesh.model.jobs.many_predecessors import MANY
 from vox_mesh.model.jobs.records import CLAIM, Job
+from vox_mesh.model.jobs.scheduling.many_predecessors import MANY
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
 

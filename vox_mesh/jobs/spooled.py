@@ -89,7 +89,7 @@ class SpooledJobs:
         """Return the ids of jobs by their ULIDs if they are many: one by one takes long."""
         if len(references) <= _FEW or self._store.is_spooling or self._store.is_unreachable:
             return {}
-        values = (*self._store.mesh_id, json(filter(is_ulid, references)))
+        values = (*self._store.mesh_id, json(name for name in references if is_ulid(name)))
         return {row[0]: row[1] for row in await self._store.read(SQL["ids_of_ulids"], values, fresh=True)}
 
     async def _waiting(self) -> dict[str, str]:

@@ -13,7 +13,6 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.jobs.many_predecessors import ManyPredecessors
 from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
@@ -31,6 +30,7 @@ from vox_mesh.model.jobs.records import (
     interrupted_too_often,
 )
 from vox_mesh.model.jobs.routes import RouteHistory
+from vox_mesh.model.jobs.scheduling.many_predecessors import ManyPredecessors
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.retention.ops import PRUNE
