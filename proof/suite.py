@@ -59,12 +59,8 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
-<<<<<<< HEAD
-    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, SPARES),
-    FAN_IN,
-=======
     *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
->>>>>>> main
+    FAN_IN,
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
