@@ -608,8 +608,9 @@ WHERE ended_ms IS NULL AND expires_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS a2a_messages_awaited ON a2a_messages (scope_id, repository_id, ack_by_ms)
 WHERE acknowledged = 0 AND ack_by_ms IS NOT NULL;
 
+-- Dead letters, among all messages that have ended.
 CREATE INDEX IF NOT EXISTS a2a_messages_ended ON a2a_messages (scope_id, repository_id, state, ended_ms)
-WHERE ended_ms IS NOT NULL;
+WHERE ended_ms IS NOT NULL AND state = 'dead';
 
 CREATE INDEX IF NOT EXISTS a2a_messages_of_thread ON a2a_messages (scope_id, repository_id, thread_id, id)
 WHERE thread_id IS NOT NULL;
