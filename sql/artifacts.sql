@@ -37,21 +37,21 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND hash > ?3 ORDER BY hash LIMIT ?4
 
 -- part: MESHES
 -- All meshes of this database: they may share a folder.
-(SELECT ?1 AS scope_id, ?2 AS repository_id UNION SELECT scope_id, repository_id FROM mesh_owner) AS o
+(SELECT ?1 AS scope_id, ?2 AS repository_id UNION SELECT scope_id, repository_id FROM mesh_owner) AS m
 
 -- name: still_named
 -- The hashes (?3) that rows name.
 SELECT DISTINCT a.hash FROM MESHES
 CROSS JOIN json_each(?3) AS i
 CROSS JOIN job_artifacts AS a
-    ON a.scope_id = o.scope_id AND a.repository_id = o.repository_id AND a.hash = i.value
+    ON a.scope_id = m.scope_id AND a.repository_id = m.repository_id AND a.hash = i.value
 
 -- name: first_start
 -- When the first of the attempts was started that run on this machine (?3); 0 if one is not started yet. A claimer that
 -- is no member counts as one of this machine.
 SELECT min(coalesce(j.started_ms, 0)) FROM MESHES
 CROSS JOIN jobs AS j INDEXED BY jobs_held
-    ON j.scope_id = o.scope_id AND j.repository_id = o.repository_id AND j.lease_until_ms IS NOT NULL
+    ON j.scope_id = m.scope_id AND j.repository_id = m.repository_id AND j.lease_until_ms IS NOT NULL
 WHERE NOT EXISTS (
     SELECT 1 FROM mesh_heartbeats AS h
     WHERE h.scope_id = j.scope_id AND h.repository_id = j.repository_id AND h.node_id = j.claimer

@@ -14,11 +14,12 @@ from vox_mesh import OpKind
 from vox_mesh.errors import BadValue, StaleFence
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.records import SCHEDULE
+from vox_mesh.model.nodes.features import DELETIONS_KNOWN
 from vox_mesh.model.oplog.deletion import DELETE
 from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.target import FolderTarget
-from vox_mesh.runtime.archive.deletion import DELETIONS_KNOWN, LogDeletion
+from vox_mesh.runtime.archive.deletion import LogDeletion
 from vox_mesh.runtime.archive.deletion import delete_archived as delete_archived_now
 from vox_mesh.store.script import Statement, new_key
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from vox_mesh.errors import JobNotSucceeded
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.nodes.features import CHILDREN_KNOWN
 
 if TYPE_CHECKING:
     from vox_mesh.jobs.jobs import Jobs
-
-CHILDREN_KNOWN: Final = 47
-"""Since this schema version, nodes know jobs that go on when jobs end which they have scheduled meanwhile."""
 
 
 class ChildJobs:

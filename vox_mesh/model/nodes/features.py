@@ -13,6 +13,15 @@ PRUNING_KNOWN: Final = 43
 SPARING_NODES: Final = 46
 """The schema version since which nodes know that a heartbeat may take longer than a tick."""
 
+CHILDREN_KNOWN: Final = 47
+"""The schema version since which nodes know jobs that wait for jobs which their steps have scheduled."""
+
+DELETIONS_KNOWN: Final = 49
+"""The schema version since which nodes know that archived entries of the log may be deleted."""
+
+ARTIFACTS_KNOWN: Final = 50
+"""The schema version since which nodes note the use of artifacts, and know that they may be removed."""
+
 
 class Feature(NamedTuple):
     """A feature, and the schema version since which nodes know it."""
@@ -25,6 +34,9 @@ FEATURES: Final = (
     Feature("signed crons", CRONS_SIGNED),
     Feature("retention", PRUNING_KNOWN),
     Feature("sparing heartbeats", SPARING_NODES),
+    Feature("steps that wait for jobs", CHILDREN_KNOWN),
+    Feature("deletion of archived entries", DELETIONS_KNOWN),
+    Feature("retention of artifacts", ARTIFACTS_KNOWN),
 )
 
 

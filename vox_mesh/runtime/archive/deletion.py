@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from vox_mesh.errors import ArchiveFailed, BadValue, LockHeld
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.locks.leadership import Leadership
+from vox_mesh.model.nodes.features import DELETIONS_KNOWN
 from vox_mesh.model.oplog.deletion import DELETE, DeletedEntries, Deletion
 from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.oplog.archive.archived_log import ArchivedLog
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from vox_mesh.runtime.services import MeshServices
 
 _log = logging.getLogger(__name__)
-
-DELETIONS_KNOWN: Final = 49
-"""The schema version since which code takes deleted entries for archived."""
 
 OFFICE: Final = "archive"
 """The name of the leadership of who archives and deletes."""

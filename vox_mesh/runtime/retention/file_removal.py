@@ -12,6 +12,7 @@ import orjson
 from vox_mesh.errors import MeshError, StaleIncarnation, StoreClosed
 from vox_mesh.jobs.proof.blob_files import BlobStamp, BlobStore
 from vox_mesh.model.documents.documents import is_hash
+from vox_mesh.model.nodes.features import ARTIFACTS_KNOWN
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity, machine_id
 from vox_mesh.nodes.nodes import Features
@@ -23,9 +24,6 @@ from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
-
-REMOVAL_KNOWN: Final = 50
-"""The schema version since which code stamps a file that it uses again."""
 
 REST_S: Final = 3_600.0
 """How long a file must have been unused before it is removed."""
@@ -84,7 +82,7 @@ class FileRemoval:
 
     async def run_once(self) -> int:
         """Remove the files that may go, and return their number."""
-        if not self._clock.can_author or not await self._features.is_known_to_all(REMOVAL_KNOWN):
+        if not self._clock.can_author or not await self._features.is_known_to_all(ARTIFACTS_KNOWN):
             return 0
         hashes = await self._unneeded()
         stamps = await asyncio.to_thread(self._stamps, hashes)

@@ -11,7 +11,7 @@ from vox_mesh.errors import BadValue, LockHeld, Refused, StaleFence
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.model.base.canonical import canonical
-from vox_mesh.model.nodes.features import PRUNING_KNOWN
+from vox_mesh.model.nodes.features import ARTIFACTS_KNOWN, PRUNING_KNOWN
 from vox_mesh.model.retention.ops import SET_RETENTION
 from vox_mesh.model.retention.policies import ALL_KINDS, Policy, RetentionPolicies, checked_policy
 from vox_mesh.model.retention.subjects import MIN_AGE_MS, Subject
@@ -30,9 +30,6 @@ _log = logging.getLogger(__name__)
 
 OFFICE: Final = "retention"
 """The name of the leadership."""
-
-ARTIFACTS_KNOWN: Final = 50
-"""The schema version since which code writes when an artifact was used, and removes files."""
 
 TOO_MANY: Final = "too_many_policies"
 """The refusal of one more policy than there may be."""
