@@ -121,7 +121,6 @@ from vox_mesh.nodes.sightings import Sightings
 from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.audits.log_verification import Moment
 from vox_mesh.oplog.grants.grants import GrantDecision
 from vox_mesh.oplog.grants.permit import Permit
@@ -145,6 +144,7 @@ from vox_mesh.rhythm.tallies import Tallies
 from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.rhythm.token_ledger import AttemptCharge, LimitStanding, ModelSpend, SpendRow
+from vox_mesh.runtime.backups.schedule import BackupSchedule
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.principals import Principals
 from vox_mesh.runtime.retention.pruner import Swept
@@ -155,11 +155,13 @@ from vox_mesh.settings import Settings
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Row, Rows, Value
+from vox_mesh.store.schema.backup import Backup
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
 from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
+from vox_mesh.store.targets.target import FileTarget
 from vox_mesh.store.watch.changes import Change, ChangeLoop
 from vox_mesh.store.write.interceptor import DirectDatabase
 
@@ -190,6 +192,8 @@ class MeshNode(Mesh):
     def broken(self) -> MeshError: ...
     def run_once(self) -> None: ...
     def catch_up(self) -> None: ...
+    @property
+    def backup_schedule(self) -> BackupSchedule | None: ...
     @property
     def rollbacks(self) -> int: ...
     def start_rejoin(self) -> None: ...
@@ -383,6 +387,7 @@ class Store:
     def drained(self) -> None: ...
     def synced(self, progress: Progress = ...) -> None: ...
     def status(self) -> StoreStatus: ...
+    def back_up(self, path: Path) -> Backup: ...
     def close(self) -> None: ...
 
 class SomeChanges:
@@ -562,7 +567,7 @@ class OpLog:
         self,
         node_id: str | None = ...,
         heads: Sequence[RecordedHead] = ...,
-        archive: ArchiveTarget | None = ...,
+        archive: FileTarget | None = ...,
         since: LogCheckpoint | None = ...,
     ) -> list[ChainReport]: ...
     @property

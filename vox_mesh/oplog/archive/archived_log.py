@@ -10,9 +10,9 @@ from vox_mesh.errors import ArchiveFailed
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.oplog.archive.segment_file import SegmentReader
 from vox_mesh.oplog.archive.segment_ops import RecordedSegment
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.pages import MAX_PAGE_ENTRIES, MAX_POSITION, Pages
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.target import FileTarget
 
 
 class ArchivedLog:
@@ -21,7 +21,7 @@ class ArchivedLog:
     What the database still has of a segment must be the same.
     """
 
-    def __init__(self, store: Store, target: ArchiveTarget, segments: Sequence[RecordedSegment]) -> None:
+    def __init__(self, store: Store, target: FileTarget, segments: Sequence[RecordedSegment]) -> None:
         self._mesh_id = store.mesh_id
         self._target = target
         self._segments = segments

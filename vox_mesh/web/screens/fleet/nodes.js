@@ -54,15 +54,10 @@ function columnsOf(draining) {
     { name: "role", label: "Role", width: "minmax(0, .9fr)", isWide: true, cell: (node) => html`<${Line} text=${roleOf(node)} max=${40} />` },
     { name: "load", label: "Load", width: "minmax(110px, .9fr)", isWide: true, cell: (node) => html`<${Load} of=${node} />` },
     { name: "works", label: "Works on", width: "minmax(0, 1.7fr)", isWide: true, cell: (node) => html`<${Activity} of=${node} />` },
-    { name: "version", label: "Version", width: "96px", isWide: true, cell: (node) => html`<${Line} text=${versionOf(node)} max=${40} />` },
+    { name: "version", label: "Version", width: "80px", isWide: true, cell: (node) => html`<${Line} text=${`${node.version} (${node.schema_version})`} max=${20} />` },
     { name: "since", label: "Since", width: "112px", isWide: true, cell: (node) => html`<${Lasting} of=${node} />` },
     { name: "act", label: "Actions", isLabelUnseen: true, width: "92px", isRight: true, cell: (node) => html`<${Action} of=${node} isDraining=${draining.has(node.node_id)} />` },
   ];
-}
-
-/** @param {MeshNode} node */
-function versionOf({ version, schema_version: schema }) {
-  return version === null ? "–" : schema === null ? version : `${version} (${schema})`;
 }
 
 /** @param {MeshNode} node */

@@ -1,0 +1,71 @@
+"""`vox-mesh db backups`: the backups that nodes have made by their schedule."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vox_mesh.cli.support.output import CommandGroup, json_option, show_one, show_several
+from vox_mesh.cli.support.session import start_shared
+from vox_mesh.errors import BadSettings
+from vox_mesh.model.locks.records import iso_of
+from vox_mesh.runtime.archive_target import backup_target
+from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups
+
+
+@click.group(cls=CommandGroup, no_args_is_help=False)
+def backups() -> None:
+    """List and fetch the scheduled backups."""
+
+
+def _stored(command: str) -> StoredBackups:
+    target = backup_target(start_shared(command))
+    if target is None:
+        raise BadSettings(
+            "no backups are scheduled: neither VOX_BACKUP_DIR nor VOX_BACKUP_URL is set",
+            hint="for example VOX_BACKUP_DIR=/mnt/backups",
+        )
+    return StoredBackups(target)
+
+
+@backups.command("list")
+@json_option
+def list_backups(as_json: bool) -> None:
+    """List the backups, the newest first.
+
+    \b
+    Example:
+      vox-mesh db backups list
+    """
+    found = asyncio.run(_stored("db backups list").listed())
+    show_several([_record(each) for each in reversed(found)], as_json=as_json)
+
+
+@backups.command()
+@click.argument("name")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+def fetch(name: str, file: Path, as_json: bool) -> None:
+    """Copy the backup NAME to a new file, and verify it.
+
+    `vox-mesh db restore FILE` restores it.
+
+    \b
+    Example:
+      vox-mesh db backups fetch vox-mesh-20260131T020000Z-1a2b3c4d.db mesh.db
+    """
+    found = asyncio.run(_stored("db backups fetch").fetch(name, file))
+    show_one(_record(found) | {"file": str(file)}, as_json=as_json)
+
+
+def _record(backup: StoredBackup) -> dict[str, Any]:
+    return {
+        "name": backup.name,
+        "at": iso_of(backup.at_ms),
+        "bytes": backup.bytes,
+        "node": backup.node_id,
+        "sha256": backup.sha256,
+    }
