@@ -25,6 +25,7 @@ from proof.checkers.probes import PROBE_CHECKS
 from proof.checkers.progress import PROGRESS_CHECKS
 from proof.checkers.pruning import PRUNING_CHECKS
 from proof.checkers.rules import RULE_CHECKS
+from proof.checkers.spares import SPARE_CHECKS
 from proof.checkers.spending import SPENDING_CHECKS
 from proof.checkers.tasks import TASK_CHECKS
 from proof.verdicts import Check
@@ -44,6 +45,7 @@ from proof.workloads.oplog import OPLOG
 from proof.workloads.phases import PHASES
 from proof.workloads.pruning import PRUNING
 from proof.workloads.rules import RULES
+from proof.workloads.spares import SPARES
 from proof.workloads.spending import SPENDING
 from proof.workloads.tasks import TASKS
 from proof.workloads.writes import WRITES
@@ -54,7 +56,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
-    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING),
+    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, SPARES),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -63,6 +65,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *COUNTER_CHECKS,
     *EFFECT_CHECKS,
     *LIVENESS_CHECKS,
+    *SPARE_CHECKS,
     *PROGRESS_CHECKS,
     *PROBE_CHECKS,
     *JOB_CHECKS,

@@ -67,9 +67,10 @@ WHERE OF_MESH AND IS_OPEN AND (?4 IS NULL OR approval_id > ?4) ORDER BY approval
 SELECT APPROVAL FROM approvals WHERE OF_MESH AND (?4 IS NULL OR approval_id < ?4) ORDER BY approval_id DESC LIMIT ?3
 
 -- name: due
--- The ones that were approved ?3 ms ago and are not applied, up to ?4: the process that approved them is gone.
+-- The ones that were approved ?3 ms ago and are not applied at the time ?5, up to ?4: the process that approved them
+-- is gone. Given the time, a replica can answer.
 SELECT APPROVAL FROM approvals INDEXED BY approvals_by_expiry
-WHERE OF_MESH AND state = 'approved' AND expires_ms > NOW_MS AND decided_ms <= NOW_MS - ?3 LIMIT ?4
+WHERE OF_MESH AND state = 'approved' AND expires_ms > ?5 AND decided_ms <= ?5 - ?3 LIMIT ?4
 
 -- name: ops
 -- The ops about approvals after the entry ?3, in the order of their commits.

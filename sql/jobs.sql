@@ -505,8 +505,16 @@ INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awai
 SELECT ?1, ?2, j.job_id, i.value ->> '$.question.id', 'op' FROM ASKED
 ON CONFLICT DO NOTHING
 
--- name: wait_for_answer
-UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM ASKED)
+-- name: await_jobs
+-- A job whose steps have scheduled others waits for their ends.
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited)
+SELECT ?1, ?2, j.job_id, a.value ->> 0, a.value ->> 1
+FROM THEIR_JOBS CROSS JOIN json_each(i.value, '$.after') AS a
+WHERE j.last_op = ?3
+ON CONFLICT DO NOTHING  -- it may have waited for one of them before
+
+-- name: wait_again
+UPDATE jobs AS j SET waits = (UNMET) WHERE id IN (SELECT j.id FROM THEIR_JOBS WHERE j.last_op = ?3)
 
 -- name: record_questions
 INSERT INTO job_questions (
@@ -556,13 +564,14 @@ UPDATE jobs SET state = 'failed', ended_ms = AT_MS, reason = 'a job that it wait
 WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE d.awaited = 'success' AND j.state = 'pending')
 
 -- name: release
--- Jobs that depend on one that the op has ended have one dependency less.
+-- Jobs that depend on one that the op has ended have one dependency less. One that was claimed before keeps the op that
+-- returned it to the queue: a row that was put back is known by it.
 WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.ended_ms IS NOT NULL
     UNION
     SELECT j.job_id FROM e SUCCESSORS WHERE j.last_op = ?3 AND j.state = 'failed'
 )
-UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = ?3
+UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = iif(attempts, last_op, ?3)
 WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0)
 
 -- --- maintenance -----------------------------------------------------------------------------------------
@@ -663,6 +672,27 @@ WITH RECURSIVE b (binding) AS (
     LIMIT 64
 ) SELECT binding FROM b
 
+-- part: PLACES
+-- How many jobs each node holds.
+SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
+    SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
+    WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)
+
+-- name: glance
+-- How many jobs are pending, how many each node holds, and up to ?3 pending jobs that wait for nothing but maybe their
+-- time: none if more are pending. There is a row even if there are none.
+SELECT m.pending, m.places, j.id, j.job_id, j.kind, j.priority, j.not_before_ms, j.claim_token, j.seed
+FROM (
+    SELECT (SELECT coalesce(sum(jobs), 0) FROM job_counts WHERE OF_MESH AND state = 'pending') AS pending,
+        (PLACES) AS places
+) AS m
+LEFT JOIN job_counts AS c
+    ON c.scope_id = ?1 AND c.repository_id = ?2 AND c.state = 'pending' AND c.jobs > 0 AND m.pending <= ?3
+LEFT JOIN jobs AS j INDEXED BY jobs_ready
+    ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.kind = c.kind AND j.state = 'pending' AND j.waits = 0
+    AND j.binding IS NULL
+LIMIT ?3 + 1
+
 -- name: claim_inputs
 -- The whole input of claiming, in one query: the kinds with pending jobs, the draining nodes, the settings of
 -- kinds, the number of jobs that each node holds, the last changes of routes and of accepted keys, the last entry of
@@ -676,9 +706,7 @@ SELECT
             CAST(kind AS TEXT), CAST(is_paused AS INTEGER), CAST(max_running AS INTEGER), CAST(rate AS INTEGER),
             CAST(rate_ms AS INTEGER), CAST(lease_ms AS INTEGER), CAST(is_audited AS INTEGER)))
         FROM job_kinds WHERE OF_MESH) AS rules,
-    (SELECT json_group_object(coalesce(CAST(claimer AS TEXT), ''), jobs) FROM (
-        SELECT claimer, count(*) AS jobs FROM jobs INDEXED BY jobs_held
-        WHERE OF_MESH AND lease_until_ms IS NOT NULL AND NOT IS_TAKEN GROUP BY claimer)) AS places,
+    (PLACES) AS places,
     (SELECT iif(count(*) = 0, NULL, count(*) || ' ' || sum(r.id & 4294967295) || ' ' || max(r.hlc))
         FROM ROUTE_OPS) AS routed,
     (REKEYED) AS rekeyed,

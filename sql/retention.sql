@@ -100,6 +100,9 @@ DELETE FROM job_predecessors WHERE OF_MESH AND job_id IN (SELECT value FROM json
 -- name: prune_notes_of_jobs
 DELETE FROM job_notes WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 
+-- name: prune_steps_of_jobs
+DELETE FROM job_steps WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
+
 -- name: prune_logs_of_jobs
 DELETE FROM job_logs WHERE OF_MESH AND job_id IN (SELECT value FROM json_each(?3))
 

@@ -19,6 +19,7 @@ from vox_mesh.errors import (
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.maintenance import JobMaintenance
+from vox_mesh.jobs.steps.child_jobs import ChildJobs
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.end_recorder import EndRecorder
@@ -220,6 +221,7 @@ class MeshNode(Mesh):
             policy=open_exec_policy(settings) if settings.worker_exec else None,
             policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
+            children=ChildJobs(jobs, self.features.is_known_to_all),
             chance=self._chance,
             tick_s=settings.tick,
         )

@@ -85,19 +85,20 @@ def dead_told(history: History) -> Iterator[str | int]:
     looks = list(_up_to_date(history, writes, lively_s))
     left = {row["node_id"]: row["left_ms"] for row in final_rows(history, "mesh_heartbeats")}
     losses = Losses(history)
+    spare_s = max((note.data["spare_s"] for note in history.notes("spares.pace")), default=0.0)
     for incarnation, again in _gone(incarnations, writes):
         if losses.touches(incarnation.began, incarnation.ended):
             continue  # its membership may be lost
         for look in looks:
-            silent_s = look.data["since"] - incarnation.ended - margin_s
-            least = _least(silent_s / pace.tick_s)
+            silent_s = look.data["since"] - incarnation.ended - margin_s - spare_s
+            least = least_state(silent_s / pace.tick_s)
             is_gone = look.at < again and least is not NodeState.ALIVE
             if is_gone and _is_lively(
                 writes[look.who], incarnation.ended, look.data["since"] - lively_s, lively_s
             ):
                 yield 1
                 state = look.data["states"].get(incarnation.node_id)
-                if not _is_as_bad(state, least, incarnation):
+                if not is_as_bad(state, least, incarnation):
                     ended = f"{incarnation.how} at {incarnation.ended:.3f}"
                     yield f"{look.who} saw {incarnation} as {state} at {look.at:.3f}: {ended}"
         if incarnation.how == "killed" and again == math.inf and left.get(incarnation.node_id) is not None:
@@ -122,14 +123,14 @@ def _gone(
             )
 
 
-def _least(silent_ticks: float) -> NodeState:
+def least_state(silent_ticks: float) -> NodeState:
     """Return the minimum state of a node that is silent for this many ticks."""
     if silent_ticks < _LATE_TICKS:
         return NodeState.ALIVE
     return NodeState.WARN if silent_ticks < _DEAD_TICKS else NodeState.DEAD
 
 
-def _is_as_bad(state: str | None, least: NodeState, incarnation: Incarnation) -> bool:
+def is_as_bad(state: str | None, least: NodeState, incarnation: Incarnation) -> bool:
     """Return whether a state is at least as bad as that; a killed node can't have left."""
     if state is None or (state == NodeState.LEFT and incarnation.how == "killed"):
         return False

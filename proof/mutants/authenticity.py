@@ -208,7 +208,7 @@ AUTHENTICITY_PLANTS: Final = (
         "an attempt resumes from a checkpoint that no worker of its job has signed",
         (
             Code(
-                "vox_mesh.jobs.job_checkpoints:JobCheckpoints.resumed",
+                "vox_mesh.jobs.steps.job_checkpoints:JobCheckpoints.resumed",
                 "if await self._is_authentic(job, found):",
                 "if True:",
             ),

@@ -96,6 +96,28 @@ LOG_PLANTS: Final = (
         ("writes", "looks"),
     ),
     PlantedBug(
+        "spare-time-ignored",
+        "a node that lets ticks pass, as it has announced, counts as late",
+        (Code("vox_mesh.model.nodes.liveness:missed_ticks", "silent_ms -= spare_ms", "pass"),),
+        ("spares-kept",),
+        ("spares",),
+        faults=("kill",),
+    ),
+    PlantedBug(
+        "spare-time-unlimited",
+        "a node that has announced to let ticks pass never counts as late",
+        (
+            Code(
+                "vox_mesh.model.nodes.liveness:missed_ticks",
+                "silent_ms -= spare_ms",
+                "silent_ms = 0 if spare_ms else silent_ms",
+            ),
+        ),
+        ("spares-kept",),
+        ("spares",),
+        faults=("kill",),
+    ),
+    PlantedBug(
         "dead-by-own-clock",
         "the silence of other nodes is measured by this machine's clock",
         (

@@ -14,7 +14,7 @@ from vox_mesh.jobs.job_trace import TracedJob, attempt_outcome, trace_job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import new_key
-from vox_mesh.views.job_trace import TraceView, find_trace
+from vox_mesh.views.graphs.job_trace import TraceView, find_trace
 
 
 @pytest.fixture

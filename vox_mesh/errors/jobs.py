@@ -47,3 +47,24 @@ class ArtifactNotKept(MeshError):
     """An artifact could not be written: the disk is full, or the folder can't be used."""
 
     code = "artifact_not_kept"
+
+
+class StepFailed(MeshError):
+    """A durable step has failed, and has no retries left; `step` is its name."""
+
+    code = "step_failed"
+
+    def __init__(self, message: str, *, step: str) -> None:
+        super().__init__(message, hint="see `vox-mesh job steps`")
+        self.step = step
+
+
+class StepOrderChanged(MeshError):
+    """A handler does not take the steps that an earlier attempt at its job has stored."""
+
+    code = "step_order_changed"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message, hint="keep the order of stored steps, or guard the change with context.version"
+        )

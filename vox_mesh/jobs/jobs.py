@@ -13,7 +13,6 @@ import orjson
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
 from vox_mesh.jobs.authorship import JobAuthorship
-from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.permitted import PermittedJobs, ended_item
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
@@ -21,6 +20,9 @@ from vox_mesh.jobs.queries import JobQueries
 from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.steps.job_steps import JobSteps
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
@@ -108,7 +110,9 @@ class Jobs:
         self.permits = permits
         self.permitted = PermittedJobs(writer, self.transitions, permits, self.authorship)
         self.notes = Notes(store, self.queries)
-        self.checkpoints = JobCheckpoints(store, trusted_keys, lambda: writer.identity.key)
+        signatures = AttemptSignatures(store, trusted_keys, lambda: writer.identity.key)
+        self.checkpoints = JobCheckpoints(store, signatures)
+        self.steps = JobSteps(store, signatures)
         self.questions = JobQuestions(
             store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
         )

@@ -47,6 +47,11 @@ class _PendingWork(NamedTuple):
         times = (None if self.expiry_ms is None else self.expiry_ms + 1, self.cron_ms)
         return min((each for each in times if each is not None), default=None)
 
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether there may be work at a time."""
+        is_time = self.next_ms is not None and self.next_ms <= now_ms
+        return is_time or bool(self.awaits_ops or self.has_rules)
+
     @property
     def is_nothing(self) -> bool:
         return self.next_ms is None and not self.awaits_ops and not self.has_rules
@@ -74,14 +79,14 @@ class JobMaintenance:
         self._rules = rules
         self._chance = chance
         self._tick_s = tick_s
+        self._ran_ms: int | None = None
 
     async def run(self) -> None:
         """Run maintenance until cancelled: when work becomes due, after commits, and every tick."""
         async for turn in self._store.but_heartbeats.changes():
             turn.debounce_s = _SPREAD_S * self._chance()
             try:
-                await self.run_once()
-                await self._schedule(turn, await self._look())
+                await self._schedule(turn, await self._run_turn())
             except (StaleIncarnation, StoreClosed):
                 raise  # retrying is useless
             except MeshError as error:
@@ -91,10 +96,29 @@ class JobMaintenance:
 
     async def run_once(self) -> None:
         """Do the maintenance work that is due according to the replica."""
-        if not self._clock.can_author:
-            return  # other nodes do it, unless the database's clock itself is wrong
-        await self._crons.align()
-        work = await self._look()
+        if self._clock.can_author:  # otherwise other nodes do it, unless the database's clock itself is wrong
+            await self._crons.align()
+            await self._do(await self._look())
+            await self._tidy()
+
+    async def _run_turn(self) -> _PendingWork:
+        """Do the work that is due, once a tick all of it; return what is left.
+
+        All nodes have a turn after a commit while jobs run: it is a single query if nothing is due.
+        """
+        now_ms = self._clock.now_ms
+        if self._ran_ms is None or not 0 <= now_ms - self._ran_ms < self._tick_s * 1_000:
+            await self.run_once()
+            self._ran_ms = now_ms
+        else:
+            work = await self._look()
+            if not (self._clock.can_author and work.is_due(now_ms)):
+                return work
+            await self._crons.align()
+            await self._do(work)
+        return await self._look()
+
+    async def _do(self, work: _PendingWork) -> None:
         now_ms = self._clock.now_ms
         if work.expiry_ms is not None and work.expiry_ms < now_ms:
             await self._expire()
@@ -104,9 +128,12 @@ class JobMaintenance:
             await self._crons.fire_due()
         if work.has_rules:
             await self._rules.fire()
+
+    async def _tidy(self) -> None:
+        """Keep questions, and remove what is over."""
         await self._keep_questions()
         await forget_takes(self._store)
-        await forget_tasks(self._store, now_ms)
+        await forget_tasks(self._store, self._clock.now_ms)
         await forget_reservations(self._store)
         await settle_overlooked(self._store)
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import MeshError, StaleClaim
-from vox_mesh.jobs.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.store.rows import Value

@@ -118,11 +118,10 @@ class JobQuestions:
                 raise
             raise _already_answered() from None
 
-    async def answer_to(self, job: Job) -> Any:
-        """Return the answer to the last question of a job, as its op signs it; `None` if there is none."""
+    async def answer_to(self, job: Job) -> Mapping[str, Any] | None:
+        """Return the op that answers the last question of a job, with its `answer`, or `None`."""
         asked = await self.of(job.job_id)
-        written = None if asked is None else await self._signed_answer(asked)
-        return None if written is None else written["answer"]
+        return None if asked is None else await self._signed_answer(asked)
 
     async def _signed_answer(self, asked: AskedQuestion) -> Mapping[str, Any] | None:
         entry = await self._ends.find_op(asked.question_id)

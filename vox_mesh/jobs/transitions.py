@@ -292,6 +292,7 @@ class JobTransitions:
         `permit`: by which an agent returns jobs by hand that it does not hold.
         """
         asks = any("question" in item for item in items)
+        awaits = any("after" in item for item in items)
         agent = current_agent() if asks else None
         payload: dict[str, Any] = {"jobs": items} if agent is None else {"jobs": items, "agent": agent}
         if permit is not None and permit.grant_id is not None:
@@ -304,7 +305,10 @@ class JobTransitions:
             op.step("give_back"),
             op.guarded("refuse_stale_claim", _STALE),
             op.guarded("refuse_unless_all_moved", _ILLEGAL),
-            *([op.step("ask"), op.step("wait_for_answer"), op.step("record_questions")] if asks else []),
+            *([op.step("ask")] if asks else []),
+            *([op.step("await_jobs")] if awaits else []),
+            *([op.step("wait_again")] if asks or awaits else []),
+            *([op.step("record_questions")] if asks else []),
             *effects,
             appendable=can_spool,
         )

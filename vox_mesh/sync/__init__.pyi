@@ -29,7 +29,6 @@ from vox_mesh.heartbeat.presence import Activity, Described
 from vox_mesh.jobs.git.exporter import JobExporter
 from vox_mesh.jobs.git.importer import JobImporter
 from vox_mesh.jobs.git.repository import GitRepository
-from vox_mesh.jobs.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.job_ends import Conditions
 from vox_mesh.jobs.jobs import Reference
 from vox_mesh.jobs.kinds import Limit
@@ -53,6 +52,7 @@ from vox_mesh.jobs.scheduling.crons import CronJob
 from vox_mesh.jobs.scheduling.rules import Rule
 from vox_mesh.jobs.scheduling.workflows import RunSummary, WorkflowRun
 from vox_mesh.jobs.spooled import SpooledJob
+from vox_mesh.jobs.steps.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.transitions import JobTransitions
 from vox_mesh.jobs.work.reports import Report, ReportedUsage
 from vox_mesh.jobs.worker.executor import WorkerStats
@@ -84,6 +84,7 @@ from vox_mesh.model.jobs.records import Job, JobState, Scheduled, Tags
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduled_job import Item, ScheduledJob
 from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
+from vox_mesh.model.jobs.steps.step_row import StepRow
 from vox_mesh.model.jobs.taken_job import TakenJob
 from vox_mesh.model.locks.records import Holder, Lock, LockWaiter
 from vox_mesh.model.messages.records import Message
@@ -910,6 +911,7 @@ class Jobs:
     permitted: PermittedJobs
     notes: Notes
     checkpoints: JobCheckpoints
+    steps: JobSteps
     questions: JobQuestions
     spooled: SpooledJobs
     expired: int
@@ -1062,6 +1064,12 @@ class JobCheckpoints:
     def sign(self, job: Job, text: str) -> SignedCheckpoint: ...
     def resumed(self, job: Job) -> Any: ...
 
+class JobSteps:
+    def verified(self, job_id: str) -> list[StepRow]: ...
+    def stored(self, job_id: str) -> list[StepRow]: ...
+    def signed(self, job_id: str, rows: Sequence[StepRow]) -> list[StepRow]: ...
+    def append(self, job_id: str, rows: Sequence[StepRow]) -> Statement: ...
+
 class JobQuestions:
     notify: Notify | None
     def of(self, job_id: str) -> AskedQuestion | None: ...
@@ -1069,7 +1077,7 @@ class JobQuestions:
     def answer(
         self, job: Job, answer: Any, agent: str | None = ..., *, question_id: str | None = ...
     ) -> AskedQuestion: ...
-    def answer_to(self, job: Job) -> Any: ...
+    def answer_to(self, job: Job) -> Mapping[str, Any] | None: ...
     def announce(self, job_id: str) -> None: ...
     def pass_on_due(self) -> list[str]: ...
     def forget(self) -> None: ...

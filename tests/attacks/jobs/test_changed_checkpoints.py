@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext, Yield
-from vox_mesh.jobs.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
 from vox_mesh.model.jobs.records import START
 from vox_mesh.node import MeshNode
 
@@ -64,7 +65,8 @@ async def test_an_attempt_resumes_only_from_what_a_worker_of_its_job_signed(
     change("unsigned", "checkpoint = ?4, signature = NULL, start_op = NULL", forged)
     (signed,) = hostile.run(f"SELECT checkpoint, start_op, signature FROM job_notes {OF_JOB}", ids["genuine"])
     change("of another", "checkpoint = ?4, start_op = ?5, signature = ?6", *signed)
-    signer = JobCheckpoints(owner.store, owner.trusted_keys, lambda: hostile.key)
+    signatures = AttemptSignatures(owner.store, owner.trusted_keys, lambda: hostile.key)
+    signer = JobCheckpoints(owner.store, signatures)
     for name in ("by a stranger", "with an op of a stranger"):
         job = await owner.jobs.find(ids[name])
         (row,) = hostile.run(f"SELECT start_op FROM job_notes {OF_JOB}", ids[name])

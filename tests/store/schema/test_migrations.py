@@ -101,6 +101,7 @@ _WRITTEN: Final = {
     26: "INSERT INTO job_takes (scope_id, repository_id, job_id, claim_token, agent_id, lease_ms)"
     " VALUES ('', '', 'job', 7, 'ada', 60000)",
     29: "INSERT INTO job_questions VALUES ('', '', 'job', 'op', 'ada', NULL, 1, NULL, NULL, NULL, '', NULL)",
+    47: "INSERT INTO job_steps VALUES ('', '', 'job', 1, 1, 'a', 'call', 'done', '', 7, 1, 2, 'l', 'o', '')",
     41: "INSERT INTO mcp_tasks VALUES ('', '', 'hash', 'job', 'ada', NULL, 1)",
 }
 """What nodes write since each version."""

@@ -40,7 +40,7 @@ from vox_mesh.oplog.pages import EntryFilter
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.targets.target import FileTarget
-from vox_mesh.views.job_trace import TraceView, find_trace
+from vox_mesh.views.graphs.job_trace import TraceView, find_trace
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 from vox_mesh.views.rhythm import announced_stamp
 

@@ -31,6 +31,7 @@ from vox_mesh.cli.jobs.job_views import bundle, dead, graph, logs, ready, rebuil
 from vox_mesh.cli.jobs.questions import answer, ask, questions
 from vox_mesh.cli.jobs.results import artifact, result
 from vox_mesh.cli.jobs.run_next import run_next
+from vox_mesh.cli.jobs.steps import steps
 from vox_mesh.cli.jobs.waiting import has_succeeded, wait
 from vox_mesh.cli.jobs.work import renew, report, take
 from vox_mesh.cli.support.exit_codes import ExitCode
@@ -74,7 +75,7 @@ def job() -> None:
 
 for _command in (
     *(abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild),
-    *(take, renew, report, run_next, ask, questions, answer),
+    *(take, renew, report, run_next, ask, questions, answer, steps),
 ):
     job.add_command(_command)
 

@@ -202,7 +202,8 @@ class AgentWork:
             core = await self._jobs.predecessor_results.bind(job)
             is_repeated = job.attempts > 1
             checkpoint = await self._jobs.checkpoints.resumed(job) if is_repeated else None
-            answer = await self._jobs.questions.answer_to(job) if is_repeated else None
+            answered = await self._jobs.questions.answer_to(job) if is_repeated else None
+            answer = None if answered is None else answered["answer"]
             limits = await agent_limits.of(job, core, self._notebook(job))
             why = None if limits is None else await limits.begin()
         except Exception as error:

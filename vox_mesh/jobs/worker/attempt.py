@@ -24,6 +24,8 @@ from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
 from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
 from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.steps.step_summary import StepSummary
+from vox_mesh.model.jobs.steps.suspension import Suspended, suspension_in
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.store.background import is_cancelled
@@ -74,6 +76,7 @@ async def run_attempt(
             inferences=context.inferences,
             usage=context.meter.used,
             tokens=context.meter.tokens,
+            steps=StepSummary.of(context.steps.log.rows),
         )
         tracing.record_outcome(run, result.state, result.reason)
     return result
@@ -96,6 +99,9 @@ async def _run(
             raise
         _take_back_cancellation()
         return failed(_describe(error))  # the work cancelled itself
+    except (Suspended, BaseExceptionGroup) as error:
+        suspended = suspension_in(error)
+        return failed(_describe(error)) if suspended is None else _suspended(context, suspended)
     except Yield as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
         return AttemptResult(job, JobState.PENDING, str(error), delay_ms=delay_ms)
@@ -109,6 +115,20 @@ async def _run(
         return failed(_describe(error))
     finally:
         context.cancel()
+
+
+def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
+    """Return the result of an attempt whose job goes on when what its steps wait for has come."""
+    now_ms, until_ms = context.now_ms, suspended.until_ms
+    return AttemptResult(
+        context.job,
+        JobState.PENDING,
+        suspended.reason,
+        delay_ms=0 if until_ms is None else max(0, until_ms - now_ms),
+        question=suspended.question,
+        awaited_jobs=suspended.job_ids,
+        step_rows=context.steps.log.waiting_rows(),
+    )
 
 
 async def _run_work(work: Work) -> AttemptResult:
@@ -141,6 +161,7 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
     try:
         result = await _call_handler(context, handler)
+        context.steps.log.check_complete()
     except Exception as error:
         if context.limits is None or not context.limits.covers(error):
             raise
@@ -168,7 +189,7 @@ def _call_in_thread(function: Function, context: JobContext) -> Any:
         return function(context)
     except (StopIteration, asyncio.CancelledError) as error:
         raise RuntimeError(_describe(error)) from error
-    except Exception:
+    except (Exception, Suspended):
         raise
     except BaseException as error:
         raise RuntimeError(_describe(error)) from error

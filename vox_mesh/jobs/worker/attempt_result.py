@@ -12,8 +12,10 @@ from vox_mesh.jobs.proof.artifacts import Artifact
 from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation, sanitize_error
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.steps.step_summary import StepSummary
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
+from vox_mesh.store.script import Statement
 
 
 class AttemptEnd(NamedTuple):
@@ -64,6 +66,12 @@ class AttemptResult(NamedTuple):
     """The agent that did the work, if its node reports it on an agent's behalf."""
     question: Question | None = None
     """What must be answered before the job can go on."""
+    awaited_jobs: Sequence[str] = ()
+    """The jobs that must end before the job can go on."""
+    step_rows: Sequence[Statement] = ()
+    """The statements that store what its steps wait for."""
+    steps: StepSummary | None = None
+    """The durable steps of the job."""
     end: AttemptEnd | None = None
     """The end of a metered attempt, which is recorded together with the result."""
     usage: Resources = NOTHING

@@ -20,6 +20,10 @@ from vox_mesh.oplog.roles import NO_ROUTES, Roles, Routing
 
 _MEMBERSHIP_S: Final = 0.5  # nodes change more slowly than jobs
 _STALE_MEMBERSHIP_S: Final = 0.05
+_SITUATION_S: Final = 5.0
+"""How old the situation by which a node lets others go first without a survey may become."""
+
+_MAX_GLANCED: Final = 4
 _MANY_FREE: Final = 0.25
 _OVERDUE_MS: Final = 5_000
 _LIVE: Final = frozenset({NodeState.ALIVE, NodeState.WARN})
@@ -54,7 +58,7 @@ class Chooser:
         self._grace_ms = grace_ms
         self._others: list[Node] = []
         self._known = frozenset({node_id})
-        self._seen_s = float("-inf")
+        self._seen_s = self._read_s = float("-inf")
         self._is_membership_stale = False
         self._routed: str | None = None
         self.routing: Routing = NO_ROUTES
@@ -67,6 +71,7 @@ class Chooser:
 
         `history` takes in the claims since the last time.
         """
+        self._read_s = self._monotonic()
         self._now = await self._queries.situation(history)
         if not self._known.issuperset(self._now.places):
             self.invalidate_membership()
@@ -78,6 +83,24 @@ class Chooser:
             self.routing, self._routed = await self._roles.routing(), self._now.routed
         self._rankings = {}
         return self._now.kinds
+
+    async def glance(self, capacity: int, has_free: Callable[[str], bool]) -> ClaimChoice | None:
+        """Return when to look again if no pending job is this node's turn yet; `None` if it must survey them.
+
+        After each commit about a job, all nodes of a mesh look for jobs, and at most one of them claims.
+        """
+        if self._monotonic() - self._read_s >= _SITUATION_S or self._is_membership_stale:
+            return None
+        seen = await self._queries.glance(_MAX_GLANCED)
+        if seen is None or not self._known.issuperset(seen.places):
+            return None
+        if seen.places != self._now.places:
+            self._now, self._rankings = self._now._replace(places=seen.places), {}
+        jobs = [job for job in seen.jobs if has_free(job.kind)]
+        if not all(self.is_open(job.kind) for job in jobs):
+            return None  # the rules and the routes may have changed
+        choice = self.choose(jobs, capacity, 1, is_deep=False)
+        return None if choice.take else choice
 
     @property
     def rekeyed(self) -> str | None:

@@ -144,6 +144,8 @@ class ClaimLoop:
         if not self._clock.can_author:
             return NextLook(_RETRY_DELAY_S)
         self._presence.consumed()
+        if (choice := await self._chooser.glance(self._capacity.total, self._capacity.has_free)) is not None:
+            return self._look_at(choice.retry_at_ms)
         kinds = [kind for kind in await self._round.read_kinds() if self._capacity.has_free(kind)]
         if not kinds:
             await self._chooser.refresh_membership()  # now rather than when there are jobs to claim
@@ -161,6 +163,9 @@ class ClaimLoop:
         if choice.take:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
         return await self._round.next_look(survey, choice)
+
+    def _look_at(self, at_ms: int | None) -> NextLook:
+        return AFTER_CHANGE if at_ms is None else NextLook(max(0.0, (at_ms - self._clock.now_ms) / 1_000))
 
     def _select(self, survey: Survey, free: int) -> ClaimChoice:
         """Choose the jobs that are this node's turn and fit into the free capacity of their handlers."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from vox_mesh.errors import BadValue
+from vox_mesh.errors import BadValue, StaleClaim
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.steps.step_runner import StepRunner, gather
+from vox_mesh.jobs.steps.step_values import StepValues
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.metering import Meter
@@ -19,6 +23,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.proof import CommandAttestation
+from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import INFERENCE, Job
 from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.nodes.clock import MeshClock
@@ -50,6 +55,7 @@ class JobContext:
         limits: AttemptLimits | None,
         resumed: Any,
         read_results: Callable[[], Awaitable[dict[str, Any]]],
+        steps: StepRunner,
         answer: Any = None,
     ) -> None:
         self.job: Final = job
@@ -66,6 +72,8 @@ class JobContext:
         self.inferences: list[str] = []
         """The ops that recorded model calls."""
         self._read_results = read_results
+        self.steps: Final = steps
+        """Runs the durable steps of the attempt."""
         self._store = store
         self._clock = clock
         self._artifacts = artifacts
@@ -115,6 +123,64 @@ class JobContext:
     async def checkpoint(self, value: Any) -> None:
         """Save a JSON value from which another attempt may resume. It is durable on return."""
         await self._notebook.checkpoint(value)
+
+    # --- durable steps ---------------------------------------------------------------------------
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        returns: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function once per job, and return its stored result in every later attempt.
+
+        The result is durable on return: a JSON value, or one of the type that the function declares (or
+        `returns`), such as a dataclass or a pydantic model. A function that is not async runs in a thread.
+        After `retries` failures, each followed by a growing pause, `StepFailed` is raised. A worker that has
+        lost its claim can't store a result: `StaleClaim` is raised.
+        """
+        values = StepValues.of(name, function, returns)
+        call = partial(function, *args, **kwargs)
+        return await self.steps.call(name, call, values, retries, backoff, timeout)
+
+    async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
+        """Suspend the job without a worker; it goes on when the time has passed, on any worker."""
+        await self.steps.sleep(duration, name)
+
+    async def ask(self, question: Question | str, *, name: str = "ask") -> Any:
+        """Ask a person or an agent, suspend the job without a worker, and return the answer."""
+        asked = Question(question) if isinstance(question, str) else question
+        return await self.steps.ask(asked.checked(), name)
+
+    async def run_job(
+        self, kind: str, payload: Any = None, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Schedule a job once, suspend this one until it has ended, and return its result.
+
+        `options` are those of a manifest, such as `priority` or `max_attempts`. Raises `JobNotSucceeded`.
+        """
+        return await self.steps.run_job(kind, payload, options, name or kind)
+
+    async def gather(self, *steps: Awaitable[Any]) -> list[Any]:
+        """Run steps at the same time, and return their results. The job is suspended until all can go on."""
+        return await gather(*steps)
+
+    async def now(self) -> datetime:
+        """Return the time of the mesh when the job first came here."""
+        return await self.steps.now()
+
+    async def random(self) -> float:
+        """Return a random number from 0 to 1, the same in every attempt."""
+        return await self.steps.random()
+
+    async def version(self, name: str, version: int) -> int:
+        """Return which version of the code this job runs from here on: 1 if it was here before the change."""
+        return await self.steps.version(name, version)
 
     # --- limits ----------------------------------------------------------------------------------
 
@@ -216,9 +282,7 @@ class JobContext:
 
     def fence(self) -> Statement:
         """Return a guard for the handler's scripts: they apply only while the claim is valid."""
-        job = self.job
-        values = (*self._store.mesh_id, job.job_id, job.claim_token, job.claimer)
-        return guard(f"EXISTS ({SQL['is_current']})", values, refusal="stale_claim")
+        return claim_fence(self._store, self.job)
 
     @property
     def is_cancelled(self) -> bool:
@@ -253,6 +317,12 @@ class JobContext:
     async def close(self) -> None:
         """Write the pending progress and log lines."""
         await self._notebook.close()
+
+
+def claim_fence(store: Store, job: Job) -> Statement:
+    """Return a guard for scripts that apply only while the claim of a job is valid."""
+    values = (*store.mesh_id, job.job_id, job.claim_token, job.claimer)
+    return guard(f"EXISTS ({SQL['is_current']})", values, refusal=StaleClaim.code)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from vox_mesh.errors import AWAY, BadValue, MeshError, NotAuthentic
 from vox_mesh.heartbeat.presence import Presence
@@ -15,12 +15,15 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.worker.attempt import run_attempt, run_handler, run_job_command
+from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.step_log import StepLog
+from vox_mesh.jobs.steps.step_runner import StepRunner
+from vox_mesh.jobs.worker.attempt import GiveUp, NeedsInput, Yield, run_attempt, run_handler, run_job_command
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
 from vox_mesh.jobs.worker.capacity import Capacity
 from vox_mesh.jobs.worker.claimer import Claimed, ClaimReconciler
-from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.context import JobContext, claim_fence
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.handlers import Handler
 from vox_mesh.jobs.worker.leases import Leases
@@ -35,6 +38,10 @@ from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
+
+
+_CONTROL: Final = (Yield, NeedsInput, GiveUp)
+"""What a handler raises to end its attempt; a step lets it pass."""
 
 
 @dataclass(slots=True)
@@ -100,6 +107,8 @@ class Executor:
         leases: Leases,
         finisher: Finisher,
         reconciler: ClaimReconciler,
+        children: ChildJobs,
+        chance: Callable[[], float],
         on_free: Callable[[], None],
         is_process_ending: Callable[[], bool],
     ) -> None:
@@ -112,6 +121,8 @@ class Executor:
         self._leases = leases
         self._finisher = finisher
         self._reconciler = reconciler
+        self._children = children
+        self._chance = chance
         self._on_free = on_free
         self._is_process_ending = is_process_ending
         self._running: dict[str, Attempt] = {}
@@ -210,8 +221,22 @@ class Executor:
         store, clock = self._store, self._jobs.clock
         answer = await self._jobs.questions.answer_to(job) if job.attempts > 1 else None
         results = partial(self._jobs.predecessor_results.read, job)
+        rows = await self._jobs.steps.verified(job.job_id) if job.attempts > 1 else ()
+        fence = partial(claim_fence, store, job)
+        log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, rows)
+        steps = StepRunner(
+            log,
+            job,
+            clock,
+            self._artifacts,
+            self._children,
+            answer,
+            self._chance,
+            _CONTROL,
+        )
+        given = None if answer is None else answer["answer"]
         return JobContext(
-            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, answer
+            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, steps, given
         )
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:

@@ -17,13 +17,12 @@ from blake3 import blake3
 from vox_mesh.errors import (
     DatabaseUnavailable,
     MeshError,
-    OutcomeUnknown,
-    Overloaded,
     Refused,
     ScriptFailed,
     StaleClaim,
 )
 from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.steps.settled_writes import UNSETTLED, write_settled
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.jobs.worker.attempt_result import AttemptResult, WrittenEnd
 from vox_mesh.jobs.worker.end_recorder import EndRecorder
@@ -53,11 +52,8 @@ _MAX_BATCH: Final = 64
 _MAX_IN_FLIGHT: Final = 2
 _RESULT_BYTES: Final = 2_048  # of one result with its proof, roughly
 _MAX_BATCH_BYTES: Final = 2**20
-_RETRY_DELAY_S: Final = 0.5
-_MAX_TRIES: Final = 20
 _HAS_BUDGET: Final = '"budget":{'
 _NOT_RECORDED: Final = "inference_not_recorded"
-_UNAVAILABLE: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
 
 
 _Entry = tuple[AttemptResult, "asyncio.Future[AttemptResult | None]"]
@@ -95,6 +91,10 @@ class Finisher:
         )
         self._waiting: list[_Entry] = []
         self._writing: set[asyncio.Task[None]] = set()
+
+    async def warm_up(self) -> None:
+        """Hash the program for proofs, in another thread: the first completion would block all else."""
+        await asyncio.to_thread(_program)
 
     async def finish(self, result: AttemptResult) -> AttemptResult | None:
         """Write a result. Return the result that was written, or `None` if the claim was lost."""
@@ -157,7 +157,7 @@ class Finisher:
         if isinstance(failure, DatabaseUnavailable) and len(group) > 1:
             await asyncio.gather(*(self._write_group([each]) for each in group))
             return
-        if failure is not None and not isinstance(failure, _UNAVAILABLE):
+        if failure is not None and not isinstance(failure, UNSETTLED):
             if len(group) > 1:
                 for each in group:  # at least one claim is lost: write them one by one
                     await self._write_group([each])
@@ -182,28 +182,12 @@ class Finisher:
             with nullcontext() if agent is None else acting_as(agent.agent):
                 script = self._script(group, at_ms, can_spool=len(group) == 1)
             written_end = WrittenEnd(script.key, at_ms)
-            failure = await self._send(script)
+            failure = await write_settled(self._store, script, self.timeout_s)
         except MeshError as error:
             failure = error
         if isinstance(failure, ScriptFailed) and not group[0].is_requeued:
             self._is_seal_due = True
         return written_end, failure
-
-    async def _send(self, script: Script) -> MeshError | None:
-        """Write a script, and retry while its outcome is unknown: it takes effect once."""
-        for _ in range(_MAX_TRIES):
-            try:
-                await self._store.write(script, timeout=self.timeout_s)
-            except _UNAVAILABLE as error:
-                failure: MeshError = error
-                if isinstance(error, DatabaseUnavailable) and not script.appendable:
-                    break
-                await asyncio.sleep(_RETRY_DELAY_S)
-            except MeshError as error:
-                return error
-            else:
-                return None
-        return failure
 
     def _script(self, group: Sequence[AttemptResult], at_ms: int, *, can_spool: bool) -> Script:
         causes = [cause for each in group for cause in each.causes]
@@ -211,6 +195,7 @@ class Finisher:
         if group[0].agent is not None:
             effects.append(self._transitions.end_takes(each.job for each in group))
         if group[0].is_requeued:
+            effects += [statement for each in group for statement in each.step_rows]
             yielded = [{**self._yield_item(each), **self._recorder.logged(each)} for each in group]
             node_id = self._writer.identity.node_id
             return self._transitions.yield_jobs(
@@ -237,6 +222,8 @@ class Finisher:
             item["reason"] = sanitize_error(result.reason)
         if result.question is not None:
             item["question"] = result.question.document(new_key(), now_ms)
+        if result.awaited_jobs:
+            item["after"] = [[job_id, "end"] for job_id in result.awaited_jobs]
         if result.delay_ms is not None:
             return {**item, "not_before_ms": now_ms + result.delay_ms}
         count, name = (
@@ -265,6 +252,7 @@ class Finisher:
             command=result.attested,
             agent=result.agent,
             stamp=self._stamp_at(max(started_ms, result.finished_ms)),
+            steps=result.steps,
         )
         proof, text = prove_with_text(envelope, key)
         item: dict[str, Any] = {

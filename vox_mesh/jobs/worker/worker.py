@@ -17,6 +17,7 @@ from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.steps.child_jobs import ChildJobs
 from vox_mesh.jobs.worker.capacity import DEFAULT_CONCURRENCY, Capacity
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claim_loop import ClaimLoop
@@ -28,6 +29,7 @@ from vox_mesh.jobs.worker.handlers import F, HandlerSet
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
 from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.store import Store
@@ -59,6 +61,7 @@ class Worker(RenamedAttributes):
         policy: ExecPolicy | None,
         policy_roots: PolicyRoots | None,
         send_heartbeat: Callable[[], Awaitable[object]],
+        children: ChildJobs,
         chance: Callable[[], float],
         tick_s: float,
     ) -> None:
@@ -87,6 +90,8 @@ class Worker(RenamedAttributes):
             leases=leases,
             finisher=finisher,
             reconciler=reconciler,
+            children=children,
+            chance=chance,
             on_free=self._attempt_ended,
             is_process_ending=lambda: any(task.cancelling() for task in self._tasks[-1:]),
         )
@@ -209,8 +214,9 @@ class Worker(RenamedAttributes):
         self._capacity.open(concurrency, kinds, tags)
         self._finisher.timeout_s = None
         try:
+            Manifest.model_rebuild()  # otherwise the first job would wait for that
             await self._artifacts.sweep()
-            await self._announce()
+            await asyncio.gather(self._announce(), self._finisher.warm_up())
             # Read after the announcement: of workers that start together, later ones see earlier ones.
             with suppress(DatabaseUnavailable):
                 await self._chooser.refresh_membership()

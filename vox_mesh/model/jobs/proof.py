@@ -30,6 +30,7 @@ from vox_mesh.model.documents.documents import (
     shape_faults,
     short,
 )
+from vox_mesh.model.jobs.steps.step_summary import StepSummary, is_step_summary
 from vox_mesh.model.rhythm.tempo import LONGEST_BAR, BeatStamp, is_beat_index, is_window_id
 
 BLAKE3: Final = "blake3:"
@@ -113,6 +114,8 @@ class Envelope(NamedTuple):
     stamp: BeatStamp | None = None
     """The bar and beat in which it finished; `None` in a mesh without an announced tempo."""
     agent: AgentAttestation | None = None
+    steps: StepSummary | None = None
+    """The durable steps of the job; a job without any has none."""
 
     def document(self) -> dict[str, Any]:
         """Return the envelope as a JSON object; the error's text is sanitized."""
@@ -123,6 +126,7 @@ class Envelope(NamedTuple):
             **({} if self.command is None else self.command.document()),
             **({} if self.stamp is None else self.stamp._asdict()),
             **({} if self.agent is None else self.agent.document(self.node_id)),
+            **({} if self.steps is None else {"steps": self.steps.document()}),
             "error": None if self.error is None else sanitize_error(self.error),
             "exit": self.exit,
             # The clock may have been set back meanwhile.
@@ -209,6 +213,7 @@ def _is_known_valid(envelope: Envelope) -> bool:
         is_valid
         and envelope.exit is None
         and envelope.command is None
+        and envelope.steps is None
         and (envelope.stamp is None or envelope.stamp.is_valid)
         and _is_worker_valid(envelope.state, *worker)
     )
@@ -385,7 +390,9 @@ _AGENT_FIELDS: Final[Fields] = {
     "grant": (lambda value: value is None or is_word(value), f"null, or {WORD}"),
 }
 """The fields of the envelope of an agent's work."""
-_OPTIONAL_FIELDS: Final = (_COMMAND_FIELDS, _STAMP_FIELDS, _AGENT_FIELDS)
+_STEP_FIELDS: Final[Fields] = {"steps": (is_step_summary, "a summary of steps")}
+"""The field of the envelope of a job with durable steps."""
+_OPTIONAL_FIELDS: Final = (_COMMAND_FIELDS, _STAMP_FIELDS, _AGENT_FIELDS, _STEP_FIELDS)
 _OPTIONAL_TRAILERS: Final = {
     "attest_executable": "Attest-Executable",
     "attest_environment": "Attest-Environment",

@@ -12,7 +12,6 @@ import orjson
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical, parse
-from vox_mesh.model.jobs.pruned_jobs import PruningRules, is_of_time
 from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
@@ -33,6 +32,7 @@ from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.retention.ops import PRUNE
+from vox_mesh.model.retention.pruned_jobs import PruningRules, is_of_time
 
 COLUMNS: Final = Job._fields[1:]
 """The columns that follow from the log; of the rowid, only the order does."""
@@ -262,13 +262,16 @@ class JobReplay:
                 last_op=op.op_id,
             )
             if (question := item.get("question")) is not None:
-                self._wait_for_answer(row, question["id"])
+                self._wait_for(row, question["id"], "op")
+            for predecessor, awaited in item.get("after") or ():
+                self._wait_for(row, predecessor, awaited)
 
-    def _wait_for_answer(self, row: Row, question_id: str) -> None:
-        job_id = row["job_id"]
-        self.after.setdefault(job_id, {})[question_id] = "op"
-        self._successors.setdefault(question_id, []).append(job_id)
-        row["waits"] = self._count_unmet(job_id)
+    def _wait_for(self, row: Row, predecessor: str, awaited: str) -> None:
+        after = self.after.setdefault(row["job_id"], {})
+        if predecessor not in after:
+            after[predecessor] = awaited
+            self._successors.setdefault(predecessor, []).append(row["job_id"])
+        row["waits"] = self._count_unmet(row["job_id"])
 
     def _expire(self, op: _Op) -> None:
         for row, _ in self._moved_rows(op, _is_current):
@@ -318,7 +321,7 @@ class JobReplay:
                     row.update(
                         waits=self._count_unmet(row["job_id"]),
                         not_before_ms=max(row["not_before_ms"], op.at_ms),
-                        last_op=op.op_id,
+                        last_op=row["last_op"] if row["attempts"] else op.op_id,
                     )
 
     def _pending_after(self, job_id: str, *awaited: str) -> Iterator[Row]:

@@ -37,7 +37,7 @@ class SubjectRule(NamedTuple):
 
 RULES: Final[Mapping[Subject, SubjectRule]] = {
     Subject.JOBS: SubjectRule(
-        "ended jobs", 30 * DAY_MS, ("jobs", "job_predecessors", "phrase_begins"), "kind of job"
+        "ended jobs", 30 * DAY_MS, ("jobs", "job_predecessors", "job_steps", "phrase_begins"), "kind of job"
     ),
     Subject.LOGS: SubjectRule(
         "output and logs of ended jobs", 14 * DAY_MS, ("job_logs",), "kind of job", can_count=False

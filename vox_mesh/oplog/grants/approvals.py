@@ -256,7 +256,9 @@ class Approvals:
 
     async def apply_due(self) -> None:
         """Apply what was approved by processes that have gone before they could apply it."""
-        values = (*self._mesh, _GRACE_MS, _MAX_APPLIED)
+        if not self._clock.is_set:
+            return
+        values = (*self._mesh, _GRACE_MS, _MAX_APPLIED, self._clock.now_ms)
         for row in await self._store.read(_SQL["due"], values):
             approval_id = _Row._make(row).approval_id
             try:

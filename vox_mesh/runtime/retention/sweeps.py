@@ -101,7 +101,13 @@ SWEEPS: Final = (
         Subject.JOBS,
         "jobs",
         (
-            *("uncount_jobs", "prune_predecessors", "prune_notes_of_jobs", "prune_logs_of_jobs"),
+            *(
+                "uncount_jobs",
+                "prune_predecessors",
+                "prune_notes_of_jobs",
+                "prune_steps_of_jobs",
+                "prune_logs_of_jobs",
+            ),
             *("prune_phrases_of_jobs", "prune_jobs"),
         ),
         50,

@@ -1,1 +1,1 @@
-"""Views of the dependencies of jobs: graphs and their drawings."""
+"""Views of what jobs depend on: graphs, their drawings, and the ops that led to a job."""

@@ -12,7 +12,7 @@ from vox_mesh.jobs.job_trace import MAX_JOBS
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.graphs.job_graph import GraphView, graph_around, graph_of_open
 from vox_mesh.views.graphs.job_layout import LayoutView, layout_around, layout_of_open, layout_of_run
-from vox_mesh.views.job_trace import TraceView, find_trace
+from vox_mesh.views.graphs.job_trace import TraceView, find_trace
 
 GRAPHS: Final = Operations("jobs")
 

@@ -34,6 +34,7 @@ from vox_mesh.views.job_rows import (
     job_rows,
     merge_states,
 )
+from vox_mesh.views.job_steps import StepView, steps_of
 from vox_mesh.views.jobs import (
     CountView,
     JobView,
@@ -308,6 +309,12 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
     views = [PieceView.from_record(piece) for piece in pieces]
     goes_on = not found.has_ended or len(pieces) == limit
     return query.page(views, lambda piece: piece.n, goes_on=goes_on)
+
+
+@JOBS.get("/v1/jobs/{job}/steps", needs=READS_OUTPUTS)
+async def list_steps(mesh: MeshServices, job: JobName) -> list[StepView]:
+    """List the durable steps of a job, with their results, in the order of its handler."""
+    return await steps_of(mesh, (await mesh.jobs.find(job)).job_id)
 
 
 # --- proofs --------------------------------------------------------------------------------------------

@@ -1,0 +1,81 @@
+"""Changed steps: an attempt gets only results that a worker of its job has signed, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from tests.support.attacks.hostile_writer import HostileWriter
+from vox_mesh import JobContext
+from vox_mesh.node import MeshNode
+
+PATIENCE_S: Final = 30.0
+OF_JOB: Final = "WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
+_FORGED: Final = '{"result":"forged"}'
+
+
+@pytest.mark.parametrize(
+    ("sql", "kept"),
+    [
+        (f"UPDATE job_steps SET value = '{_FORGED}' {OF_JOB} AND seq = 2", 1),
+        (f"UPDATE job_steps SET value = '{_FORGED}', signature = NULL {OF_JOB} AND seq = 2", 1),
+        (f"UPDATE job_steps SET name = 'c' {OF_JOB} AND seq = 1", 0),
+        (f"UPDATE job_steps SET value = X'FF' {OF_JOB} AND seq = 3", 2),
+        (f"DELETE FROM job_steps {OF_JOB} AND seq = 3", 2),
+        (f"DELETE FROM job_steps {OF_JOB} AND seq = 1", 0),
+        (f"UPDATE job_steps SET seq = seq + 1 {OF_JOB} AND seq = 3", 2),
+    ],
+)
+async def test_a_changed_step_and_all_after_it_run_again(
+    owner: MeshNode, hostile: HostileWriter, sql: str, kept: int
+) -> None:
+    ran: list[tuple[int, str]] = []
+    seen: list[list[Any]] = []
+    may_go_on = asyncio.Event()
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        async def result(name: str) -> str:
+            ran.append((context.attempt, name))
+            return f"{name} is genuine"
+
+        seen.append([await context.step(name, result, name) for name in "abc"])
+        if context.attempt == 1:
+            hostile.run(sql, context.job.job_id)
+            raise RuntimeError("again")
+        may_go_on.set()
+
+    job = await owner.jobs.schedule("work", backoff="10ms")
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        await may_go_on.wait()
+        assert (await owner.jobs.wait(job)).state == "succeeded"
+    # A signature covers all rows before it. One that is changed breaks what comes after it.
+    assert seen == [["a is genuine", "b is genuine", "c is genuine"]] * 2
+    assert [name for attempt, name in ran if attempt == 2] == [*"abc"][kept:]
+
+
+async def test_steps_of_another_job_are_not_believed(owner: MeshNode, hostile: HostileWriter) -> None:
+    ran: list[str] = []
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> str:
+        async def result() -> str:
+            ran.append(context.payload)
+            return f"of {context.payload}"
+
+        if context.payload == "victim" and context.attempt == 1:
+            hostile.run(
+                "INSERT INTO job_steps SELECT scope_id, repository_id, ?3, seq, place, name, kind, state,"
+                " value, claim_token, began_ms, ended_ms, link, start_op, signature FROM job_steps",
+                context.job.job_id,
+            )
+            raise RuntimeError("again")
+        return str(await context.step("result", result))
+
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        await owner.jobs.wait(await owner.jobs.schedule("work", "other"))
+        victim = await owner.jobs.schedule("work", "victim", backoff="10ms")
+        assert await owner.jobs.result(victim) == "of victim"
+    assert ran == ["other", "victim"]

@@ -1,0 +1,141 @@
+"""Suspension: a job that sleeps, asks or waits for other jobs has no worker meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.jobs.job_desks import ended
+from tests.support.messages.messaging import PATIENCE_S
+from vox_mesh import JobContext, Question
+from vox_mesh.errors import JobNotSucceeded
+from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.node import MeshNode
+from vox_mesh.testing import MeshHarness
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[MeshHarness]:
+    async with MeshHarness() as harness:
+        yield harness
+
+
+async def done(node: MeshNode, payload: Any = None, **options: Any) -> Job:
+    """Have the node's worker do a job to its end."""
+    job = await node.jobs.schedule("work", payload, **options)
+    async with node.worker.running():
+        return (await ended(node, job))[0]
+
+
+async def suspended(node: MeshNode, job_id: str) -> Job:
+    """Wait until a job is suspended."""
+    async for job in node.jobs.watch(job_id):
+        if job.state == JobState.PENDING and job.attempts:
+            return job
+    raise AssertionError("the job has ended")
+
+
+async def test_a_sleeping_job_goes_on_after_a_week_on_another_node(harness: MeshHarness) -> None:
+    began: list[Any] = []
+
+    async def handle(context: JobContext) -> str:
+        began.append(await context.now())
+        await context.sleep("7d")
+        return f"slept {(context.now_ms - began[0].timestamp() * 1_000) // 86_400_000:.0f} days"
+
+    first = await harness.node()
+    first.worker.handles("work")(handle)
+    job = await first.jobs.schedule("work")
+    async with first.worker.running():
+        await harness.clock.advance("1s")
+        asleep = await suspended(first, job.job_id)
+    assert (asleep.claimer, asleep.reason) == (None, "it sleeps")
+    second = await harness.node("second")
+    second.worker.handles("work")(handle)
+    await harness.clock.advance("7d")
+    async with second.worker.running():
+        await harness.clock.advance("1s")
+        (finished,) = await ended(second, job)
+    assert (finished.failures, finished.attempts) == (0, 2)
+    assert await second.jobs.result(job) == "slept 7 days"
+    assert began[0] == began[1]
+
+
+async def test_a_job_has_the_answers_to_all_its_questions(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> list[Any]:
+        colour = await context.ask(Question("Which colour?", choices=["red", "blue"]))
+        both = await context.gather(context.ask("How many?"), context.ask("For whom?"))
+        return [colour, *both]
+
+    job = await local.jobs.schedule("work")
+    async with local.worker.running():
+        for answer in ("blue", 3, "ada"):
+            asked = None
+            async for found in local.jobs.watch(job):
+                asked = await local.jobs.questions.of(found.job_id)
+                if asked is not None and asked.answered_by is None and found.state == JobState.PENDING:
+                    break
+            await local.jobs.questions.answer(await local.jobs.find(job), answer)
+        assert await local.jobs.result(job, timeout=PATIENCE_S) == ["blue", 3, "ada"]
+
+
+async def test_a_job_waits_for_the_jobs_that_it_has_scheduled(node: MeshNode) -> None:
+    runs: list[int] = []
+
+    @node.worker.handles("child")
+    async def child(context: JobContext) -> int:
+        runs.append(context.payload)
+        return int(context.payload) ** 2
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        first = await context.run_job("child", 2)
+        others = await context.gather(*(context.run_job("child", each) for each in range(3, 13)))
+        return [first, *others]
+
+    job = await done(node)
+    assert (job.state, job.failures) == ("succeeded", 0)
+    assert await node.jobs.result(job) == [each**2 for each in range(2, 13)]
+    assert sorted(runs) == list(range(2, 13))
+    await node.store.synced()
+    rebuild = Rebuild(node.store)
+    assert (await rebuild.check(), rebuild.findings) == ([], [])
+
+
+async def test_a_child_that_fails_is_an_error_in_its_parent(local: MeshNode) -> None:
+    seen: list[str] = []
+
+    @local.worker.handles("child")
+    async def child(context: JobContext) -> None:
+        raise ValueError("nothing there")
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> str:
+        try:
+            await context.run_job("child", max_attempts=1)
+        except JobNotSucceeded as error:
+            seen.append(str(error))
+        await context.sleep("1ms")
+        return "went on"
+
+    job = await done(local)
+    assert await local.jobs.result(job) == "went on"
+    assert len(seen) == 2
+    assert all("nothing there" in each for each in seen)
+
+
+async def test_a_handler_that_catches_its_suspension_fails(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        try:
+            await context.sleep("1h")
+        except BaseException:
+            return
+
+    job = await done(local, max_attempts=1)
+    assert job.state == "failed"
+    assert "its step sleep still waits" in (job.reason or "")

@@ -1,0 +1,84 @@
+"""The steps of jobs as they are stored: read, verified and signed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.model.jobs.steps.step_row import MAX_STEPS, StepRow, unbroken
+from vox_mesh.store.schema.statements import named
+from vox_mesh.store.script import Statement
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+_SQL: Final = named("job_steps")
+_PREFIX: Final = b"vox-mesh steps 1\n"
+_PAGE: Final = 500
+
+
+class JobSteps:
+    """Reads the steps of jobs, and believes the ones that a worker of the job has signed."""
+
+    def __init__(self, store: Store, signatures: AttemptSignatures) -> None:
+        self._store = store
+        self._mesh = store.mesh_id
+        self._signatures = signatures
+
+    async def verified(self, job_id: str) -> list[StepRow]:
+        """Return the rows that the workers of a job have signed, in order; others are logged and left out."""
+        rows = await self.stored(job_id)
+        found = await self._signed(job_id, unbroken(rows))
+        if len(found) < len(rows):
+            _log.error(
+                "steps ignored, no worker that started the job has signed them: job_id=%s from=%d to=%d",
+                *(job_id, len(found) + 1, len(rows)),
+            )
+        return found
+
+    async def stored(self, job_id: str) -> list[StepRow]:
+        """Return the rows of a job as the table has them, unverified."""
+        rows: list[StepRow] = []
+        after = 0
+        while len(rows) < MAX_STEPS:
+            page = await self._store.read(_SQL["of_job"], (*self._mesh, job_id, after, _PAGE), fresh=True)
+            rows += [StepRow._make(row) for row in page]
+            if len(page) < _PAGE or type(rows[-1].seq) is not int:
+                break
+            after = rows[-1].seq
+        return rows[:MAX_STEPS]
+
+    async def _signed(self, job_id: str, rows: Sequence[StepRow]) -> list[StepRow]:
+        """Return the rows up to the last signature of the last attempt whose node has signed.
+
+        A link covers all rows before it: of each attempt, only the last signature is verified.
+        """
+        last: dict[str, StepRow] = {row.start_op: row for row in rows if row.signature is not None}
+        for row in sorted(last.values(), key=lambda each: -each.seq):
+            text = self._signed_text(job_id, row)
+            if await self._signatures.is_authentic(job_id, row.start_op, text, row.signature or ""):
+                return list(rows[: row.seq])
+        return []
+
+    def signed(self, job_id: str, rows: Sequence[StepRow]) -> list[StepRow]:
+        """Return rows that are written together, with the signature of this node in the last one."""
+        last = rows[-1]
+        signature = self._signatures.sign(self._signed_text(job_id, last))
+        return [*rows[:-1], last._replace(signature=signature)]
+
+    def discard(self, job_id: str, last: int) -> Statement:
+        """Return the statement that removes the rows after the last one that is believed."""
+        return Statement(_SQL["discard"], (*self._mesh, job_id, last))
+
+    def append(self, job_id: str, rows: Sequence[StepRow]) -> Statement:
+        """Return the statement that appends rows."""
+        return Statement(
+            _SQL["append"], (*self._mesh, job_id, orjson.dumps([tuple(row) for row in rows]).decode())
+        )
+
+    def _signed_text(self, job_id: str, row: StepRow) -> bytes:
+        return _PREFIX + orjson.dumps([*self._mesh, job_id, row.start_op, row.seq, row.link])

@@ -1,0 +1,197 @@
+"""The log of steps of one attempt: what earlier attempts have stored, and what this one appends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from vox_mesh.errors import BadValue, MeshError, StepOrderChanged
+from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
+from vox_mesh.jobs.steps.job_steps import JobSteps
+from vox_mesh.jobs.steps.settled_writes import write_settled
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.steps.step_row import (
+    MAX_NAME,
+    MAX_STEPS,
+    NO_LINK,
+    StepKind,
+    StepRow,
+    StepState,
+    by_place,
+)
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.store import Store
+
+_UNSIGNED: Final = ("", "", None)
+
+
+class Place(NamedTuple):
+    """A step of the running handler: where it is, and the last row that is stored of it."""
+
+    number: int
+    name: str
+    kind: StepKind
+    stored: StepRow | None
+    began_ms: int
+
+
+class _Append(NamedTuple):
+    row: StepRow
+    artifact: Artifact | None
+    written: asyncio.Future[None]
+
+
+class StepLog:
+    """The steps of one attempt. Rows that are appended during a write form the next one, in order."""
+
+    def __init__(
+        self,
+        store: Store,
+        steps: JobSteps,
+        job: Job,
+        clock: MeshClock,
+        artifacts: Artifacts,
+        fence: Callable[[], Statement],
+        rows: Sequence[StepRow] = (),
+    ) -> None:
+        """`fence` guards each write: it is refused once the claim is over. `rows`: those believed so far."""
+        self._store = store
+        self._steps = steps
+        self._job = job
+        self._clock = clock
+        self._artifacts = artifacts
+        self._fence = fence
+        self.rows = list(rows)
+        """The rows that are stored, in order."""
+        self._by_place = _kept(rows, job)
+        self._count = 0
+        self._pending: list[_Append] = []
+        self._waiting: dict[int, StepRow] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._may_be_more = job.attempts > 1
+        """Whether the table may have rows that are not believed; the first write removes them."""
+        self._failure: Exception | None = None
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def next(self, name: str, kind: StepKind) -> Place:
+        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there."""
+        if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise BadValue(f"the name of a step must have 1 to {MAX_NAME} printable characters, got {name!r}")
+        self._count += 1
+        stored = self._by_place.get(self._count)
+        if stored is not None and (stored.name, stored.kind) != (name, kind):
+            raise StepOrderChanged(
+                f"step {self._count} of the job is stored as {stored.name} ({stored.kind}),"
+                f" but the handler now calls {name} ({kind})"
+            )
+        return Place(self._count, name, kind, stored, self._clock.now_ms)
+
+    def is_next(self, name: str, kind: StepKind) -> bool:
+        """Return whether the next step is stored under this name, or nothing is stored from there on."""
+        stored = self._by_place.get(self._count + 1)
+        if stored is not None:
+            return (stored.name, stored.kind) == (name, kind)
+        return max(self._by_place, default=0) <= self._count
+
+    def check_complete(self) -> None:
+        """Raise if a handler has returned without a stored step, or although it was suspended."""
+        if self._waiting:
+            step = self._waiting[min(self._waiting)].name
+            raise StepOrderChanged(f"the handler returned although its step {step} still waits")
+        left = [row for place, row in self._by_place.items() if place > self._count]
+        if left:
+            raise StepOrderChanged(f"the handler returned without its stored step {left[0].name}")
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    async def append(
+        self, place: Place, state: StepState, document: Mapping[str, Any], artifact: Artifact | None = None
+    ) -> None:
+        """Store a row. It is durable on return. Raises `StaleClaim` if the claim is over."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Append(self._row(place, state, document), artifact, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all(), name="vox-mesh-steps")
+        await written
+
+    def wait_for(self, place: Place, document: Mapping[str, Any]) -> None:
+        """Note what a step waits for: it is stored together with the suspension of the job."""
+        self._waiting[place.number] = self._row(place, StepState.WAITING, document)
+
+    def waiting_rows(self) -> Sequence[Statement]:
+        """Return the statements that store what the job waits for; none if that is stored already."""
+        rows = [row for _, row in sorted(self._waiting.items())]
+        return self._statements(self._linked(rows)) if rows else ()
+
+    def _row(self, place: Place, state: StepState, document: Mapping[str, Any]) -> StepRow:
+        now_ms = self._clock.now_ms
+        times = (min(place.began_ms, now_ms), now_ms)
+        value = canonical(document, max_depth=None)  # its parts were checked
+        return StepRow(
+            *(0, place.number, place.name, place.kind.value, state.value, value),
+            *(self._job.claim_token, *times, *_UNSIGNED),
+        )
+
+    async def _write_all(self) -> None:
+        """Write what is pending until nothing is; after a failure, nothing more is written."""
+        while self._pending:
+            batch, self._pending = self._pending, []
+            try:
+                self._failure = self._failure or await self._write(batch)
+            except Exception as error:  # every caller must get an answer
+                self._failure = error
+            for each in batch:
+                if each.written.done():
+                    continue
+                if self._failure is None:
+                    each.written.set_result(None)
+                else:
+                    each.written.set_exception(self._failure)
+        self._writing = None
+
+    async def _write(self, batch: Sequence[_Append]) -> MeshError | None:
+        if len(self.rows) + len(batch) > MAX_STEPS:
+            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
+        artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
+        rows = self._linked([each.row for each in batch])
+        append = self._statements(rows)
+        statements = [self._fence(), *append, *([] if artifacts is None else [artifacts])]
+        failure = await write_settled(self._store, Script(*statements))
+        if failure is None:
+            self.rows += rows
+            self._may_be_more = False
+        return failure
+
+    def _statements(self, rows: Sequence[StepRow]) -> list[Statement]:
+        append = self._steps.append(self._job.job_id, rows)
+        return (
+            [self._steps.discard(self._job.job_id, len(self.rows)), append] if self._may_be_more else [append]
+        )
+
+    def _linked(self, rows: Sequence[StepRow]) -> list[StepRow]:
+        """Return rows with their numbers, links and signature, after the rows that are stored."""
+        linked: list[StepRow] = []
+        link = self.rows[-1].link if self.rows else NO_LINK
+        for seq, row in enumerate(rows, len(self.rows) + 1):
+            linked.append(row._replace(seq=seq, start_op=self._job.last_op).linked_to(link))
+            link = linked[-1].link
+        return self._steps.signed(self._job.job_id, linked)
+
+
+def _kept(rows: Sequence[StepRow], job: Job) -> dict[int, StepRow]:
+    """Return the last row of each place.
+
+    A step that failed for good is left out if no later one is stored and its attempt failed: with its job,
+    it is tried again.
+    """
+    found = by_place(rows)
+    last = found.get(max(found, default=0))
+    if last is not None and last.state == StepState.FAILED:
+        failed = last.document
+        if failed.get("retry_ms") is None and failed["job_failures"] < job.failures:
+            del found[last.place]
+    return found

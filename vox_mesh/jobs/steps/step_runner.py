@@ -1,0 +1,259 @@
+"""Running steps: once, with retries, and never again when their result is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import copy_context
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from vox_mesh.errors import BadValue, JobNotSucceeded, StaleClaim, StepFailed
+from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.step_log import Place, StepLog
+from vox_mesh.jobs.steps.step_values import StepValues
+from vox_mesh.model.base.canonical import canonical, embedded
+from vox_mesh.model.base.durations import Duration, seconds_of
+from vox_mesh.model.base.json_text import read_stored
+from vox_mesh.model.jobs.question import Question
+from vox_mesh.model.jobs.records import Job, backoff_ms
+from vox_mesh.model.jobs.steps.step_row import MAX_INLINE, StepKind, StepState
+from vox_mesh.model.jobs.steps.suspension import Suspended, Wait
+from vox_mesh.nodes.clock import MeshClock
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_STAY_S: Final = 5.0
+"""A longer pause before a retry gives the worker's capacity back."""
+
+_LATER_MS: Final = 10_000
+"""When a job tries again what is not possible yet, and what no event announces."""
+
+_MAX_ERROR: Final = 2_000
+_JSON: Final = "application/json"
+
+Control = tuple[type[Exception], ...]
+
+
+class StepRunner:
+    """Runs the steps of one attempt."""
+
+    def __init__(
+        self,
+        log: StepLog,
+        job: Job,
+        clock: MeshClock,
+        artifacts: Artifacts,
+        children: ChildJobs,
+        answer: Mapping[str, Any] | None,
+        chance: Callable[[], float],
+        control: Control,
+    ) -> None:
+        """`answer`: the op that answers the last question, if one does. `control`: what ends an attempt."""
+        self.log: Final = log
+        self._job = job
+        self._clock = clock
+        self._artifacts = artifacts
+        self._children = children
+        self._answer = answer
+        self._has_asked = False
+        self._chance = chance
+        self._control: Control = (*control, StaleClaim)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        name: str,
+        call: Callable[[], Any],
+        values: StepValues,
+        retries: int,
+        backoff: Duration,
+        timeout: Duration | None,
+    ) -> Any:
+        """Return the stored result of a step, or run it and store its result."""
+        place = self.log.next(name, StepKind.CALL)
+        failures = 0
+        if place.stored is not None:
+            document = place.stored.document
+            if place.stored.state == StepState.DONE:
+                return values.decode(await self._result_text(document))
+            failures = document["failures"]
+            if (retry_ms := document["retry_ms"]) is None:
+                raise StepFailed(f"step {name} failed: {document['error']}", step=name)
+            await self._pause(retry_ms)
+        backoff_s = seconds_of("backoff", backoff)
+        timeout_s = None if timeout is None else seconds_of("timeout", timeout)
+        while True:
+            try:
+                result = await _run(call, timeout_s)
+            except self._control:
+                raise
+            except Exception as error:
+                failures += 1
+                retry_ms = await self._fail(place, error, failures, retries, backoff_s)
+                if retry_ms is None:
+                    raise StepFailed(f"step {name} failed: {_describe(error)}", step=name) from error
+                await self._pause(retry_ms)
+            else:
+                return values.decode(await self._store(place, values.encode(result)))
+
+    async def _store(self, place: Place, text: str) -> str:
+        """Store a result and return it. A large one becomes an artifact."""
+        if len(text.encode()) <= MAX_INLINE:
+            await self.log.append(place, StepState.DONE, {"result": embedded(text)})
+            return text
+        artifact = await self._artifacts.keep(text.encode(), name=f"step-{place.number}", type=_JSON)
+        document = {"artifact": artifact.hash, "size": artifact.size}
+        await self.log.append(place, StepState.DONE, document, artifact)
+        return text
+
+    async def _result_text(self, document: Mapping[str, Any]) -> str:
+        if "artifact" in document:
+            return (await self._artifacts.body(document["artifact"])).decode()
+        return canonical(document["result"], max_depth=None)
+
+    async def _fail(
+        self, place: Place, error: Exception, failures: int, retries: int, backoff_s: float
+    ) -> int | None:
+        """Store a failure. Return when the step is tried again, or `None` if it is not."""
+        is_last = failures > retries
+        wait_ms = backoff_ms(round(backoff_s * 1_000), failures, self._chance())
+        retry_ms = None if is_last else self._clock.now_ms + wait_ms
+        _log.warning(
+            "step failed: job_id=%s step=%s failures=%d: %s",
+            *(self._job.job_id, place.name, failures, _describe(error)),
+        )
+        document = {
+            "error": _describe(error),
+            "failures": failures,
+            "job_failures": self._job.failures,
+            "retry_ms": retry_ms,
+        }
+        await self.log.append(place, StepState.FAILED, document)
+        return retry_ms
+
+    async def _pause(self, until_ms: int) -> None:
+        """Wait until a step is tried again; for long, the job is suspended."""
+        left_s = (until_ms - self._clock.now_ms) / 1_000
+        if left_s > _STAY_S:
+            raise Suspended([Wait(until_ms=until_ms)])
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+    # --- waits -----------------------------------------------------------------------------------
+
+    async def sleep(self, duration: Duration, name: str) -> None:
+        """Suspend the job until a time that is fixed when the step is first reached."""
+        place = self.log.next(name, StepKind.SLEEP)
+        if place.stored is None:
+            until_ms = self._clock.now_ms + round(seconds_of("duration", duration) * 1_000)
+            self.log.wait_for(place, {"until_ms": until_ms})
+        else:
+            until_ms = place.stored.document["until_ms"]
+        if until_ms > self._clock.now_ms or place.stored is None:
+            raise Suspended([Wait(until_ms=until_ms)])
+
+    async def ask(self, question: Question, name: str) -> Any:
+        """Suspend the job until its question is answered, and return the answer."""
+        place = self.log.next(name, StepKind.ASK)
+        if place.stored is None:
+            if self._has_asked:
+                raise Suspended([])  # a job has one question at a time: this one is asked after the other
+            self._has_asked = True
+            self.log.wait_for(place, {"question": question.text})
+            raise Suspended([Wait(question=question)])
+        if place.stored.state == StepState.DONE:
+            return place.stored.document["result"]
+        if self._answer is None:  # claimed too early: no signed op answers
+            raise Suspended([Wait(until_ms=self._clock.now_ms + _LATER_MS)])
+        answer = self._answer["answer"]
+        await self.log.append(place, StepState.DONE, {"result": answer})
+        return answer
+
+    async def run_job(self, kind: str, payload: Any, options: Mapping[str, Any], name: str) -> Any:
+        """Schedule a job once, suspend this one until it has ended, and return its result."""
+        place = self.log.next(name, StepKind.JOB)
+        if place.stored is not None and place.stored.state == StepState.DONE:
+            return read_stored(await self._result_text(place.stored.document))
+        if place.stored is not None and place.stored.state == StepState.FAILED:
+            raise JobNotSucceeded(place.stored.document["error"])
+        if place.stored is None:
+            if not await self._children.can_wait():
+                raise Suspended([Wait(until_ms=self._clock.now_ms + _LATER_MS)])
+            child_id = await self._children.schedule(self._job, place.number, kind, payload, options)
+            self.log.wait_for(place, {"job_id": child_id})
+            raise Suspended([Wait(job_id=child_id)])
+        child_id = place.stored.document["job_id"]
+        child = await self._children.find(child_id)
+        if not child.has_ended:
+            raise Suspended([Wait(job_id=child_id)])
+        try:
+            result = await self._children.result(child)
+        except JobNotSucceeded as error:
+            failed = {"error": error.line[:_MAX_ERROR], "job_failures": self._job.failures}
+            await self.log.append(place, StepState.FAILED, failed)
+            raise
+        return read_stored(await self._store(place, canonical(result)))
+
+    # --- recorded values -------------------------------------------------------------------------
+
+    async def value(self, name: str, make: Callable[[], T]) -> T:
+        """Return a value that is made once, and stored."""
+        place = self.log.next(name, StepKind.VALUE)
+        if place.stored is not None:
+            stored: T = place.stored.document["result"]
+            return stored
+        made = make()
+        await self.log.append(place, StepState.DONE, {"result": made})
+        return made
+
+    async def now(self) -> datetime:
+        """Return the time of the mesh when the step was first reached."""
+        at_ms = await self.value("now", lambda: self._clock.now_ms)
+        return datetime.fromtimestamp(at_ms / 1_000, UTC)
+
+    async def random(self) -> float:
+        """Return a random number from 0 to 1, which is drawn once."""
+        return await self.value("random", self._chance)
+
+    async def version(self, name: str, version: int) -> int:
+        """Return the version of a change at which this job passes it: 1 if it had passed it before."""
+        if version < 1:
+            raise BadValue(f"a version must be at least 1, got {version}")
+        stored_as = f"version:{name}"
+        if not self.log.is_next(stored_as, StepKind.VALUE):
+            return 1
+        return await self.value(stored_as, lambda: version)
+
+
+async def gather(*steps: Awaitable[Any]) -> list[Any]:
+    """Return the results of steps that run at the same time. The job waits for all of them together."""
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    waits = [each for each in results if isinstance(each, Suspended)]
+    for each in results:
+        if isinstance(each, BaseException) and not isinstance(each, Suspended):
+            raise each
+    if waits:
+        raise Suspended.merged(waits)
+    return list(results)
+
+
+async def _run(call: Callable[[], Any], timeout_s: float | None) -> Any:
+    async with asyncio.timeout(timeout_s):
+        if inspect.iscoroutinefunction(call.func if isinstance(call, partial) else call):
+            return await call()
+        # A function that is not async must not block the event loop.
+        result = await asyncio.to_thread(copy_context().run, call)
+        return await result if inspect.isawaitable(result) else result
+
+
+def _describe(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text[:_MAX_ERROR]

@@ -1,0 +1,121 @@
+"""The stored rows of durable steps, and the links that make any change of one visible."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from vox_mesh.model.base.json_text import read_stored
+
+MAX_STEPS: Final = 10_000
+"""The rows that one job may have."""
+
+MAX_NAME: Final = 128
+MAX_INLINE: Final = 16 * 1024
+"""The maximum size in bytes of a result in its row; a larger one becomes an artifact."""
+
+NO_LINK: Final = ""
+"""The link before the first row."""
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    CALL = "call"
+    SLEEP = "sleep"
+    ASK = "ask"
+    JOB = "job"
+    VALUE = "value"
+    """A recorded value: a time, a random number or a version."""
+
+
+class StepState(StrEnum):
+    """How far a step is."""
+
+    DONE = "done"
+    FAILED = "failed"
+    WAITING = "waiting"
+
+
+class StepRow(NamedTuple):
+    """One row: a result, a failure or a wait of the step at a place in the handler."""
+
+    seq: int
+    place: int
+    name: str
+    kind: str
+    state: str
+    value: str
+    claim_token: int
+    began_ms: int
+    ended_ms: int
+    link: str
+    start_op: str
+    signature: str | None
+
+    @property
+    def document(self) -> Any:
+        """Return the value. Raises `BadValue` if it can't be read."""
+        return read_stored(self.value)
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of the value."""
+        return digest_of(self.value)
+
+    def is_sound(self) -> bool:
+        """Return whether the columns have the types that a worker writes: a hostile row may hold anything."""
+        numbers = (self.seq, self.place, self.claim_token, self.began_ms, self.ended_ms)
+        texts = (self.name, self.kind, self.state, self.value, self.link, self.start_op, self.signature or "")
+        return all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
+
+    def linked_to(self, before: str) -> StepRow:
+        """Return the row with its link to the one before."""
+        return self._replace(link=self._link(before))
+
+    def follows(self, before: str) -> bool:
+        """Return whether the row is linked to the one before, and was not changed since."""
+        return self.link == self._link(before)
+
+    def _link(self, before: str) -> str:
+        fields = [
+            *(before, self.seq, self.place, self.name, self.kind, self.state, self.digest),
+            *(self.claim_token, self.began_ms, self.ended_ms, self.start_op),
+        ]
+        return hashlib.sha3_256(orjson.dumps(fields)).hexdigest()
+
+
+def digest_of(value: str) -> str:
+    """Return the hash of a stored value."""
+    return hashlib.sha3_256(value.encode()).hexdigest()
+
+
+def unbroken(rows: Iterable[StepRow]) -> list[StepRow]:
+    """Return the rows up to the first that is missing, changed or no row of a worker."""
+    found: list[StepRow] = []
+    link = NO_LINK
+    for row in rows:
+        if not row.is_sound() or row.seq != len(found) + 1 or not row.follows(link):
+            break
+        found.append(row)
+        link = row.link
+    return found
+
+
+def by_place(rows: Sequence[StepRow]) -> dict[int, StepRow]:
+    """Return the last row of each place, by place."""
+    return {row.place: row for row in rows}
+
+
+def occurrence_names(rows: Iterable[StepRow]) -> dict[int, str]:
+    """Return the name of the step at each place, numbered from its second occurrence on: `fetch#2`."""
+    names: dict[int, str] = {}
+    counts: dict[str, int] = {}
+    for place, row in sorted(by_place(list(rows)).items()):
+        counts[row.name] = count = counts.get(row.name, 0) + 1
+        names[place] = row.name if count == 1 else f"{row.name}#{count}"
+    return names
