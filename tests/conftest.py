@@ -5,19 +5,20 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import hypothesis
 import pytest
 
-from tests.support.running.lengths import SOAK, has_its_turn
+from tests.support.running.lengths import SOAK, a_third_of_tests, has_its_turn
 from tools.forked import load_first
-from tools.homes import ALL_HOMES, HomeCase
+from tools.homes import ALL_HOMES, MESH_SHARED, HomeCase
 from tools.seeds import PROPERTY, VARIABLE, seed_of_run, seed_of_test
 from tools.sqld import Server
 from vox_mesh import Settings, Store, open_store
+from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.store.schema.unexpected import trigger_names
 
 _MUCH_BYTES = 10_000_000
@@ -136,7 +137,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=ALL_HOMES, ids=str)
+@pytest.fixture(params=(*ALL_HOMES, a_third_of_tests(MESH_SHARED)), ids=str)
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """The settings of each home in turn."""
     case: HomeCase = request.param
@@ -147,5 +148,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 @pytest.fixture
 async def store(settings: Settings) -> AsyncIterator[Store]:
     """An open store on each home in turn."""
-    async with await open_store(settings) as store:
-        yield store
+    async with AsyncExitStack() as opened:
+        if settings.db_replica is ReplicaChoice.SHARED:  # the store of a test reads what another one follows
+            await opened.enter_async_context(await open_store(settings))
+        yield await opened.enter_async_context(await open_store(settings))

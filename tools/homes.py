@@ -26,7 +26,8 @@ class HomeCase:
     def __str__(self) -> str:
         if self.home is not Backend.SERVER:
             return self.home.value
-        return f"mesh-{self.driver.value}" + ("" if self.replica is ReplicaChoice.OFF else "-replica")
+        replica = {ReplicaChoice.OFF: "", ReplicaChoice.SHARED: "-shared"}.get(self.replica, "-replica")
+        return f"mesh-{self.driver.value}{replica}"
 
     @property
     def needs_server(self) -> bool:
@@ -52,6 +53,7 @@ MEMORY: Final = HomeCase(Backend.MEMORY)
 FILE: Final = HomeCase(Backend.FILE)
 MESH: Final = HomeCase(Backend.SERVER, Driver.WS)
 MESH_REPLICA: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.AUTO)
+MESH_SHARED: Final = HomeCase(Backend.SERVER, Driver.WS, ReplicaChoice.SHARED)
 MESH_HTTP: Final = HomeCase(Backend.SERVER, Driver.HTTP)
 MESH_LIBSQL_CLIENT: Final = HomeCase(Backend.SERVER, Driver.LIBSQL_CLIENT)
 ALL_HOMES: Final = (MEMORY, FILE, MESH, MESH_REPLICA, MESH_HTTP, MESH_LIBSQL_CLIENT)

@@ -17,7 +17,8 @@ from vox_mesh.errors import DriverMissing, NoAnswer, SyncRefused, Unauthorized, 
 from vox_mesh.model.base.histogram import Counts
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.engines.reader import QUICK_S, SLOW_S, Reader, TooLong
-from vox_mesh.store.replica.follower import CopyState, ReplicaFollower
+from vox_mesh.store.replica.answering import CopyState
+from vox_mesh.store.replica.follower import ReplicaFollower
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.replica.replica import Restarted

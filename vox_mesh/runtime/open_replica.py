@@ -12,17 +12,19 @@ from vox_mesh.contrib.native import NativeReplica, ReplicaSource, require_packag
 from vox_mesh.errors import DriverMissing, ReplicaOff, SyncRefused
 from vox_mesh.model.base.backends import ReplicaChoice
 from vox_mesh.model.base.histogram import Counts
+from vox_mesh.settings.ownership import ownership_fault
 from vox_mesh.store.background import BackgroundFaults
 from vox_mesh.store.engine import Ask
+from vox_mesh.store.files import make_private
 from vox_mesh.store.replica.copy import Copy
+from vox_mesh.store.replica.delegating import DelegatingReplica
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pushed import PushedReplica
 from vox_mesh.store.replica.read_watermark import ReadWatermark
-from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
-from vox_mesh.store.rows import Rows
-from vox_mesh.store.script import Statement
+from vox_mesh.store.replica.replica import Progress, Replica
+from vox_mesh.store.replica.shared.shared_replica import SharedPrimary, SharedReplica
 from vox_mesh.store.watch.changes import Changes
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ class Origin:
     ask: Ask
     """Queries the primary, to detect that it has lost data that the replica has."""
 
+    host: str = ""
+    """Identifies the monotonic clock that processes share."""
+
 
 def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
     """Open the chosen replica. Raises `ReplicaOff` or `DriverMissing` if it is not available."""
@@ -55,6 +60,8 @@ def open_replica(choice: ReplicaChoice, origin: Origin) -> Replica:
                 return _native(origin)
             case ReplicaChoice.PUSHED:
                 return _pushed(origin, lambda refusal: None)
+            case ReplicaChoice.SHARED:
+                return _shared(origin)
             case ReplicaChoice.AUTO:
                 return AutoReplica(lambda refused: _pushed(origin, refused), lambda: _native(origin))
     except OSError as error:
@@ -83,6 +90,26 @@ def _pushed(origin: Origin, refused: Callable[[SyncRefused], None]) -> Replica:
     )
 
 
+def _shared(origin: Origin) -> Replica:
+    make_private(origin.path.parent)
+    if fault := ownership_fault(origin.path.parent, origin.path.parent.stat()):
+        raise ReplicaOff(fault, hint="a shared replica needs a folder that only you can write to")
+    primary = SharedPrimary(
+        origin.endpoint,
+        lambda: PrimaryLog(origin.endpoint, origin.token, origin.timeout, origin.requests),
+        origin.ask,
+    )
+    return SharedReplica(
+        origin.path,
+        origin.host,
+        primary,
+        origin.watermark,
+        origin.changes,
+        max_stale_s=origin.max_stale_s,
+        faults=origin.faults,
+    )
+
+
 def _native(origin: Origin) -> Replica:
     require_package()
     return NativeReplica(
@@ -97,7 +124,7 @@ def _native(origin: Origin) -> Replica:
     )
 
 
-class AutoReplica:
+class AutoReplica(DelegatingReplica):
     """Uses the pushed replica, and switches to the native one if the primary does not push."""
 
     def __init__(
@@ -119,28 +146,6 @@ class AutoReplica:
         except Exception as error:
             _log.warning("no other replica available: %s", error)
 
-    @property
-    def is_in_touch(self) -> bool:
-        """Return whether the primary answered the last request."""
-        return self._chosen.is_in_touch
-
-    @property
-    def is_pushed(self) -> bool:
-        """Return whether the primary pushes commits."""
-        return self._chosen.is_pushed
-
-    def answer_now(self, statement: Statement) -> Rows | None:
-        """Answer a query, or return `None` if the replica can't without waiting."""
-        return self._chosen.answer_now(statement)
-
-    async def answer(self, statement: Statement) -> Rows | None:
-        """Answer a query, or return `None` if the replica can't."""
-        return await self._chosen.answer(statement)
-
-    def note_write(self, asked_at: float | None) -> None:
-        """Note that a write was sent to the primary; `asked_at` is `None` if it was not answered."""
-        self._chosen.note_write(asked_at)
-
     async def wait_until_caught_up(self, progress: Progress, patience_s: float) -> None:
         """Wait until the replica has all commits made before this call."""
         first = self._chosen
@@ -152,10 +157,6 @@ class AutoReplica:
             if self._chosen is first:
                 raise
             await self._chosen.wait_until_caught_up(progress, patience_s)
-
-    def status(self) -> ReplicaStatus:
-        """Return the status of the replica."""
-        return self._chosen.status()
 
     async def close(self) -> None:
         """Close the replica."""

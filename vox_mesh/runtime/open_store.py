@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vox_mesh.errors import DatabaseUnavailable, DriverMissing, ReplicaOff
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.nodes.processes import host_id
 from vox_mesh.runtime.foreign_home import make_database, refuse_foreign_home
 from vox_mesh.runtime.home_check import make_home, refuse_unsafe_home
 from vox_mesh.store.engine import Ask, Engine, Note, ignore_note
@@ -187,11 +188,11 @@ def open_slot_replica(
 ) -> Replica:
     """Open a slot's replica of the primary. Raises `ReplicaOff` or `DriverMissing` if there is none."""
     from vox_mesh.runtime.open_replica import Origin, open_replica
-    from vox_mesh.store.replica.paths import replica_path
 
+    choice, path = replica_of(settings, slot.name)
     stats = StoreStats() if stats is None else stats
     origin = Origin(
-        path=replica_path(settings.db_path, slot.name),
+        path=path,
         endpoint=settings.endpoint,
         token=_token(settings),
         timeout=settings.db_request_timeout,
@@ -201,8 +202,21 @@ def open_slot_replica(
         requests=stats.requests,
         faults=stats.faults,
         ask=ask,
+        host=host_id() or "",
     )
-    return open_replica(settings.db_replica, origin)
+    return open_replica(choice, origin)
+
+
+def replica_of(settings: Settings, slot_name: str) -> tuple[ReplicaChoice, Path]:
+    """Return which replica a slot has, and where: where processes can't share one, one of its own."""
+    from vox_mesh.store.replica.paths import replica_path, shared_path
+
+    if settings.db_replica is not ReplicaChoice.SHARED:
+        return settings.db_replica, replica_path(settings.db_path, slot_name)
+    if host_id() is None:
+        _log.warning("a shared replica needs Linux: this node keeps one of its own")
+        return ReplicaChoice.PUSHED, replica_path(settings.db_path, slot_name)
+    return ReplicaChoice.SHARED, shared_path(settings.db_path, settings.home_dir, settings.endpoint)
 
 
 def _replica(

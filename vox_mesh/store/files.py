@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_BLOCK_BYTES: Final = 2**20
+_SHARED_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_OTHER_USERS: Final = 0o077
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -18,6 +20,25 @@ def make_private(folder: Path) -> None:
     # One by one, because `parents=True` would create the parents accessible to everyone.
     for each in (*reversed(folder.parents), folder):
         each.mkdir(exist_ok=True, mode=0o700)
+
+
+def open_private(path: Path) -> int:
+    """Open a file that processes of this user write, or create it; return its descriptor.
+
+    Raises:
+        OSError: It is a link, no ordinary file, or of another user.
+    """
+    descriptor = os.open(path, _SHARED_FILE, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is not an ordinary file of this user")
+        if found.st_mode & _OTHER_USERS:
+            os.fchmod(descriptor, 0o600)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def load_or_create(path: Path, make: Callable[[], bytes]) -> bytes:
@@ -67,16 +88,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def blocks_of(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in pieces."""
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block

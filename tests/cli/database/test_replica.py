@@ -192,3 +192,21 @@ def test_a_replica_that_cannot_be_opened_is_named_with_its_reason(mesh: VoxComma
     ended = mesh.having(VOX_DB_PATH=str(blocked / "local.db"))("db", "sync")
     assert ended.code == 1
     assert "can't be opened" in ended.error
+
+
+def test_a_shared_replica_is_shown_once_with_the_process_that_follows(mesh: VoxCommand) -> None:
+    def found(vox: VoxCommand) -> str:
+        checks = vox("doctor", "--json").document
+        return str(next(each["found"] for each in checks if each["check"] == "replica"))
+
+    shared = mesh.having(VOX_DB_REPLICA="shared")
+    assert found(shared).startswith("shared: no process of this home runs")
+    with node(shared), node(shared):
+        synced = shared("db", "sync", "--json").document
+        assert (synced["slot"], synced["driver"], synced["state"]) == ("shared", "shared", "in touch")
+        (listed,) = replicas(shared)
+        assert (listed["slot"], listed["reads"]) == ("shared", "replica")
+        assert listed["follower_pid"] > 0
+        assert found(shared).startswith(f"shared: process {listed['follower_pid']} follows the server, ")
+    (listed,) = replicas(shared)
+    assert (listed["state"], listed["follower_pid"]) == ("stopped", None)

@@ -25,9 +25,11 @@ from tests.support.running import lengths
 from tests.support.running.jobs import Job
 from tests.support.running.processes import Report, Writer
 from tests.support.store.tables import make_table
-from tools.homes import MESH
+from tools.homes import MESH, MESH_SHARED
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, open_store
+from vox_mesh.store.replica.paths import shared_path
+from vox_mesh.store.replica.shared.published import read_published
 
 _ACTORS: Final = 4
 _PATIENCE_S: Final = 60.0
@@ -63,6 +65,14 @@ class CounterProcesses:
         self.reports[name] += self._actors[name].reports
         await self.start(name)
 
+    @property
+    def follower(self) -> str:
+        """Return the name of the process that follows the server for all, or of any."""
+        (settings, *_) = self.settings.values()
+        published = read_published(shared_path(settings.db_path, settings.home_dir, settings.endpoint))
+        pid = None if published is None else published.pid
+        return next((name for name, actor in self._actors.items() if actor.pid == pid), "actor0")
+
     async def until_served(self) -> None:
         """Wait until every process has written, and has read from its replica, a number of times more."""
         for actor in self._actors.values():
@@ -87,9 +97,25 @@ def _served_more(reports: list[Report]) -> Callable[[list[Report]], bool]:
     return is_met
 
 
+def own_settings(folder: Path, server: Server, names: list[str], **more: str) -> dict[str, Settings]:
+    """Return the settings of processes with replicas of their own; one reaches the server by HTTP."""
+    cases = {name: PUSHED_HTTP if name == names[0] else PUSHED for name in names}
+    return {name: node_settings(case, folder, server, name, **more) for name, case in cases.items()}
+
+
+def shared_settings(folder: Path, server: Server, names: list[str], **more: str) -> dict[str, Settings]:
+    """Return the settings of processes that share a replica."""
+    more |= {"db_deadline": "60s"}
+    return {name: MESH_SHARED.settings(folder / "home", server, node_id=name, **more) for name in names}
+
+
+EitherSettings = Callable[..., dict[str, Settings]]
+
+
 @pytest.mark.soak
+@pytest.mark.parametrize("settings_of", [own_settings, shared_settings], ids=["own", "shared"])
 async def test_every_process_reads_its_writes_and_nothing_goes_back(
-    tmp_path: Path, compacting_server: Server, seed: int
+    tmp_path: Path, compacting_server: Server, seed: int, settings_of: EitherSettings
 ) -> None:
     server = compacting_server
     random = Random(seed)
@@ -97,16 +123,7 @@ async def test_every_process_reads_its_writes_and_nothing_goes_back(
         table = await make_table(store, COUNTERS)
     async with Proxy(server.port) as proxy, crew(tmp_path) as members:
         names = [f"actor{number}" for number in range(_ACTORS)]
-        cast = CounterProcesses(
-            members,
-            table,
-            {
-                name: node_settings(
-                    PUSHED_HTTP if name == names[0] else PUSHED, tmp_path, server, name, db_url=proxy.url
-                )
-                for name in names
-            },
-        )
+        cast = CounterProcesses(members, table, settings_of(tmp_path, server, names, db_url=proxy.url))
         for name in names:
             await cast.start(name)
 
@@ -119,7 +136,7 @@ async def test_every_process_reads_its_writes_and_nothing_goes_back(
             await asyncio.to_thread(server.start)
 
         async def kill_actor() -> None:
-            await cast.kill(random.choice(names))
+            await cast.kill(cast.follower if settings_of is shared_settings else random.choice(names))
 
         async def spoil(*faults: Fault | PushFault) -> None:
             proxy.spoil(random.choice(faults), after=random.randint(1, 20))
@@ -150,10 +167,12 @@ async def test_every_process_reads_its_writes_and_nothing_goes_back(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("settings_of", [own_settings, shared_settings], ids=["own", "shared"])
 async def test_no_read_sees_half_a_transaction_or_stops_the_event_loop(
-    tmp_path: Path, server: Server
+    tmp_path: Path, server: Server, settings_of: EitherSettings
 ) -> None:
-    settings = node_settings(PUSHED, tmp_path, server, "reader")
+    is_shared = settings_of is shared_settings
+    follower, other, settings = settings_of(tmp_path, server, ["follower", "other", "reader"]).values()
     async with await open_store(MESH.settings(tmp_path, server)) as store:
         table = f"{await make_table(store)}_of"
         for side in ("left", "right"):
@@ -169,7 +188,13 @@ async def test_no_read_sees_half_a_transaction_or_stops_the_event_loop(
     async with crew(tmp_path) as members:
         mover = await members.start(MESH.settings(tmp_path, server), Job("move", table, callers=8))
         await mover.until(bool)
+        if is_shared:
+            followers = [await members.start(each, Job("keep")) for each in (follower, other)]
+            await followers[0].until(bool)
         reader = await members.start(settings, Job("look", table, seconds=lengths.MOVING_S))
+        if is_shared:
+            await asyncio.sleep(lengths.MOVING_S / 2)  # the instant of a fault is not waited for
+            await followers[0].kill()
         assert await reader.ended(_PATIENCE_S + lengths.MOVING_S) == 0, reader.errors
         (seen,) = reader.reports
         moved = (await mover.finish())[-1]["moved"]

@@ -19,7 +19,7 @@ from tests.store.replica.frames import LOG, OTHER_LOG, Primary, primary
 from tests.support.running.examples import few
 from vox_mesh import Statement
 from vox_mesh.errors import NoAnswer
-from vox_mesh.store.replica import copy as copying
+from vox_mesh.store.replica import copy_reader
 from vox_mesh.store.replica.copy import Copy
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.replica import Incomplete, Restarted
@@ -66,7 +66,7 @@ async def copy(tmp_path: Path, source: Primary) -> AsyncIterator[Copy]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes no query too long."""
-    monkeypatch.setattr(copying, "SLOW_S", _PATIENCE_S)
+    monkeypatch.setattr(copy_reader, "SLOW_S", _PATIENCE_S)
 
 
 async def value(copy: Copy, statement: Statement = COUNT) -> Any:
@@ -305,7 +305,7 @@ async def test_a_long_query_goes_aside_and_the_loop_goes_on(copy: Copy) -> None:
 async def test_a_query_that_never_ends_is_left_to_the_primary(
     copy: Copy, source: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "SLOW_S", 0.02)
+    monkeypatch.setattr(copy_reader, "SLOW_S", 0.02)
     async with asyncio.timeout(_PATIENCE_S):
         assert await copy.read(ENDLESS) is None
         assert await copy.take(source.commit("INSERT INTO t VALUES (4)"))
@@ -379,7 +379,7 @@ async def test_nothing_is_applied_under_a_reader_whose_caller_has_gone(
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read waits for a change however long it takes, where a slow machine would have the primary asked."""
-    monkeypatch.setattr("vox_mesh.store.replica.copy._MAX_WAIT_S", _PATIENCE_S)
+    monkeypatch.setattr("vox_mesh.store.replica.copy_reader._MAX_WAIT_S", _PATIENCE_S)
 
 
 @pytest.mark.usefixtures("patient")

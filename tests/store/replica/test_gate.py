@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.running.examples import few
-from vox_mesh.store.replica.copy import Gate
+from vox_mesh.store.replica.gate import Gate
 
 _PATIENCE_S = 20.0
 _ROUNDS = 12

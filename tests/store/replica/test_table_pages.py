@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.store.replica.frames import LOG, Primary, primary
-from vox_mesh.store.replica import copy as copying
+from vox_mesh.store.replica import copy_reader
 from vox_mesh.store.replica.copy import Applied, Copy
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.table_pages import HEARTBEAT_TABLES, TablePages
@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> Iterator[Primary]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine makes no query too long."""
-    monkeypatch.setattr(copying, "QUICK_S", 30.0)
+    monkeypatch.setattr(copy_reader, "QUICK_S", 30.0)
 
 
 async def test_a_heartbeat_is_distinguished_from_everything_else(tmp_path: Path, source: Primary) -> None:

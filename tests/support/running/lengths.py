@@ -47,6 +47,11 @@ def in_turn(*homes: HomeCase) -> tuple[Any, ...]:
     )
 
 
+def a_third_of_tests(home: HomeCase) -> Any:
+    """This home for a third of the tests, chosen by their names, and at full length for all of them."""
+    return pytest.param(home, marks=pytest.mark.home(str(home), 0, 3))
+
+
 def has_its_turn(item: pytest.Item) -> bool:
     """Return whether a test is to run on the home that it is given."""
     marks = [] if SOAK or item.get_closest_marker("every_home") else [*item.iter_markers("home")]

@@ -58,6 +58,11 @@ class Writer:
         self._news.set()
 
     @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
     def errors(self) -> str:
         """What it wrote on stderr."""
         return self._log.read_text(errors="replace")

@@ -31,12 +31,12 @@ from vox_mesh.errors import (
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend, ReplicaChoice
 from vox_mesh.model.oplog.op_names import RESTORE
-from vox_mesh.runtime.open_store import Role, open_slot_replica, open_store, primary_log
+from vox_mesh.runtime.open_store import Role, open_slot_replica, open_store, primary_log, replica_of
 from vox_mesh.runtime.restore import BackupFile
 from vox_mesh.runtime.restore import restore as restore_backup
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.mark import Record, ReplicaReport, read_record, reports
-from vox_mesh.store.replica.paths import replica_path
+from vox_mesh.store.replica.paths import slot_of_replica
 from vox_mesh.store.replica.replica import Progress
 from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.schema.backup import back_up
@@ -62,10 +62,11 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
             hint="set VOX_DB_URL, and VOX_DB_REPLICA to a value other than off",
         )
     name = slot_folder(settings.home_dir, settings.node_id).name
+    _, path = replica_of(settings, name)
     try:
         slot = take_command_slot(settings.home_dir, settings.node_id)
     except SlotInUse:
-        await _wait_for_owner(settings, name, progress)
+        await _wait_for_owner(settings, path, progress)
     else:
         try:
             async with engine_session(settings) as engine:
@@ -77,16 +78,15 @@ async def sync_replica(settings: Settings, progress: Progress) -> ReplicaReport:
         finally:
             slot.release()
     for report in await replica_reports(settings):
-        if report.slot == name:
+        if report.slot == slot_of_replica(settings.db_path, path):
             return report
     raise ReplicaOff(f"replica of {name} was removed during the sync", hint="run `vox-mesh db sync` again")
 
 
-async def _wait_for_owner(settings: Settings, name: str, progress: Progress) -> None:
+async def _wait_for_owner(settings: Settings, path: Path, progress: Progress) -> None:
     """Wait until the replica of another process holds everything committed by now."""
     began_ms = time.time_ns() // 1_000_000
     hello = await _hello(settings)
-    path = replica_path(settings.db_path, name)
     loop = asyncio.get_running_loop()
     deadline, seen = loop.time() + settings.db_deadline, -1
     while (record := read_record(path)) is None or not _holds(record, hello, began_ms):
@@ -95,7 +95,7 @@ async def _wait_for_owner(settings: Settings, name: str, progress: Progress) -> 
             progress(seen, seen if hello is None else hello.next_frame)
         if loop.time() > deadline:
             reason = record.error if record is not None else "it does not exist"
-            raise NoAnswer(f"replica of {name} makes no progress: {reason or 'no error reported'}")
+            raise NoAnswer(f"replica {path} makes no progress: {reason or 'no error reported'}")
         await asyncio.sleep(_POLL_S)  # another process owns it: there is no event to wait for
 
 

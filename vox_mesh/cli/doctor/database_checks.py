@@ -14,10 +14,15 @@ from vox_mesh.errors import MeshError, SyncRefused, Unauthorized
 from vox_mesh.model.base.backends import Backend, ReplicaChoice
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.nodes.clock import MAX_STEP_MS
+from vox_mesh.nodes.processes import host_id
 from vox_mesh.runtime.archive_target import backup_target
 from vox_mesh.runtime.backups.stored_backups import StoredBackups
 from vox_mesh.runtime.open_store import primary_log
+from vox_mesh.settings import Settings
 from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.replica.mark import reports
+from vox_mesh.store.replica.paths import SHARED
+from vox_mesh.store.replica.wire import Hello
 from vox_mesh.store.schema import probe
 from vox_mesh.store.schema.repair import RepairPlan, repair_plan, unexpected_at
 from vox_mesh.store.schema.schema import VERSION, versions_at
@@ -237,13 +242,25 @@ async def replica(context: CheckContext) -> CheckResult | None:
     try:
         hello = await log.hello(settings.db_request_timeout)
     except SyncRefused:
-        if settings.db_replica is ReplicaChoice.PUSHED:
+        if settings.db_replica in (ReplicaChoice.PUSHED, ReplicaChoice.SHARED):
             raise
         require_package()
         return ok("native: the server does not push its log, so the package libsql pulls it")
     finally:
         await log.close()
+    if settings.db_replica is ReplicaChoice.SHARED and host_id() is not None:
+        return ok(_describe_shared(settings, hello))
     return ok(f"pushed: the server's log has {hello.next_frame} frames")
+
+
+def _describe_shared(settings: Settings, hello: Hello) -> str:
+    """Return which process of this home follows the server now, and how far it is."""
+    found = reports(settings.db_path, settings.endpoint, hello, settings.db_max_stale_ms)
+    running = [each for each in found if each.slot == SHARED and each.follower_pid is not None]
+    if not running:
+        return "shared: no process of this home runs; the first one will follow the server"
+    (first, *_) = running
+    return f"shared: process {first.follower_pid} follows the server, {first.lag_frames} frames behind"
 
 
 CHECKS: Final[tuple[DoctorCheck, ...]] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
@@ -327,6 +328,11 @@ class MetricsCollector:
             "vox_replica_lag_seconds",
             "Time since the replica last held every commit.",
             None if status is None else _lag_s(status),
+        )
+        yield gauge(
+            "vox_replica_follows",
+            "1 if this process follows the database for its replica, 0 if another process of its home does.",
+            None if status is None else status.follower_pid in (None, os.getpid()),
         )
         wal = store.wal_status
         yield gauge("vox_wal_bytes", "Size of the write-ahead log of the file backend.", wal and wal.bytes)

@@ -16,12 +16,14 @@ class Backend(StrEnum):
 class ReplicaChoice(StrEnum):
     """Which embedded replica a node of the server backend keeps.
 
-    `auto` takes the pushed one, and the native one if that is refused and the package is installed.
+    `auto` takes the pushed one, and the native one if that is refused and the package is installed. Of a
+    `shared` one, all nodes of a home read the same copy, which one of them keeps up to date.
     """
 
     AUTO = "auto"
     PUSHED = "pushed"
     NATIVE = "native"
+    SHARED = "shared"
     OFF = "off"
 
 

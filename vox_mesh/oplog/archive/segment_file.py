@@ -22,7 +22,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.archive.entry_lines import json_line, read_entry, record_of
-from vox_mesh.store.files import file_digest
+from vox_mesh.store.targets.content import file_digest
 
 _FORMAT: Final = "vox-mesh oplog segment"
 _VERSION: Final = 1

@@ -15,9 +15,9 @@ from vox_mesh.locks.leadership import Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups, backup_name
-from vox_mesh.store.files import file_digest
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.content import file_digest
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import ArchiveFailed, BackupRefused
-from vox_mesh.store.files import file_digest, publish
+from vox_mesh.store.files import publish
+from vox_mesh.store.targets.content import file_digest
 from vox_mesh.store.targets.target import FileTarget
 
 INDEX: Final = "vox-mesh-backups.json"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, TypeVar
@@ -12,91 +11,20 @@ from typing import Final, TypeVar
 import orjson
 
 from vox_mesh.errors import NoAnswer
-from vox_mesh.store.engines.reader import QUICK_S, SLOW_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.engines.thread import SerialThread, to_the_end
+from vox_mesh.store.replica.copy_reader import CopyReader
+from vox_mesh.store.replica.gate import Gate, NoOtherReaders, OtherReaders
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.overtaken import OvertakenCopies
 from vox_mesh.store.replica.pages import PageFile
 from vox_mesh.store.replica.replica import Restarted, Spoiled
 from vox_mesh.store.replica.table_pages import HEARTBEAT_TABLES, TablePages
 from vox_mesh.store.replica.wire import WalFrame
-from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
-
-
-class Gate:
-    """A readers-writer lock that prefers writers: a waiting change keeps new readers out.
-
-    Code that runs in the event loop's thread without awaiting need not enter it: a read only checks that the
-    gate is not `is_changing`, a change that it `is_free`.
-    """
-
-    def __init__(self) -> None:
-        self.is_changing = False
-        self._changes = 0
-        self._readers = 0
-        self._waiting = 0
-        self._condition = asyncio.Condition()
-
-    @property
-    def is_free(self) -> bool:
-        """Return whether there are no readers and no changes."""
-        return not (self._readers or self._changes)
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[None]:
-        """Hold the gate for a read in another thread."""
-        async with self._condition:
-            await self._wait_until(lambda: not self._changes)
-            self._readers += 1
-        try:
-            yield
-        finally:
-            self._readers -= 1
-            async with self._condition:
-                self._condition.notify_all()
-
-    @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
-        """Hold the gate for a change of the pages."""
-        if self._waiting:
-            await asyncio.sleep(
-                0
-            )  # let readers that waited for the last change go first, or they could starve
-        self._changes += 1
-        try:
-            async with self._condition:
-                await self._condition.wait_for(lambda: not (self._readers or self.is_changing))
-            self.is_changing = True
-            try:
-                yield
-            finally:
-                self.is_changing = False
-        finally:
-            self._changes -= 1
-            async with self._condition:
-                self._condition.notify_all()
-
-    async def wait_until_unchanged(self) -> None:
-        """Wait until no change is in progress."""
-        async with self._condition:
-            await self._wait_until(lambda: not self.is_changing)
-
-    async def _wait_until(self, condition: Callable[[], bool]) -> None:
-        self._waiting += 1
-        try:
-            await self._condition.wait_for(condition)
-        finally:
-            self._waiting -= 1
-
 
 T = TypeVar("T")
 
 _INLINE_FRAMES: Final = 64
-_SLOW_READS: Final = 2
-"""The number of slow queries that may delay changes at the same time."""
-
-_MAX_WAIT_S: Final = 0.05
 _ROOTS: Final = Statement(
     "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name IN (SELECT value FROM json_each(?))",
     (orjson.dumps(HEARTBEAT_TABLES).decode(),),
@@ -113,21 +41,24 @@ class Applied(IntEnum):
     ANYTHING = 2
 
 
-class Copy:
+class Copy(CopyReader):
     """The replica's copy. Short work runs in the event loop's thread, longer work in other threads."""
 
-    def __init__(self, path: Path, mark: Mark, overtaken: OvertakenCopies | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        mark: Mark,
+        overtaken: OvertakenCopies | None = None,
+        others: OtherReaders | None = None,
+    ) -> None:
+        super().__init__(path)
         self._overtaken = overtaken
+        self._others = NoOtherReaders() if others is None else others
         self._file = PageFile(path, mark)
-        self._reader = Reader(path)
         self._gate = Gate()
-        self._slow = asyncio.Semaphore(_SLOW_READS)
         self._thread = SerialThread("vox-mesh-replica")
         self._arrived = 0  # the number of the next frame to receive
-        self._loop_turn = LoopTurn()
         self._heartbeats = TablePages(self._file.read_page, self._heartbeat_roots)
-        self.is_readable = False
-        """Whether it holds a consistent state of the primary; set by the follower."""
         self.is_damaged = False
         """Whether another process has changed the file, or the primary's log is a different one."""
         self.is_checking = False
@@ -154,6 +85,11 @@ class Copy:
         return self._gate.is_changing
 
     @property
+    def inode(self) -> int:
+        """Return the inode of the file."""
+        return self._file.inode
+
+    @property
     def size(self) -> int:
         """Return the size of the database in bytes."""
         return self._file.size
@@ -162,7 +98,9 @@ class Copy:
 
     async def recover(self) -> bool:
         """Check the file, and complete an interrupted change. Return whether the file is usable."""
-        return await self._change(self._file.recover)
+        if await self._run_in_thread(self._file.is_intact):  # other processes may read meanwhile
+            return True
+        return await self._change(self._file.complete_change)
 
     async def start_over(self, log_id: str) -> None:
         """Drop all pages, and start with the first frame of this log."""
@@ -270,64 +208,39 @@ class Copy:
     async def _change(self, work: Callable[[], T], *, inline: bool = False) -> T:
         """Change the file while nothing reads it."""
         try:
-            if inline and self._gate.is_free:
-                self._reader.invalidate()
-                return work()
+            if inline and self._gate.is_free and self._others.try_exclude():
+                try:
+                    self._reader.invalidate()
+                    return work()
+                finally:
+                    self._others.admit()
             async with self._gate.changing():
-                self._reader.invalidate()
-                return await self._run_in_thread(work)
+                try:
+                    await self._others.exclude(self._file.announce_change)
+                    self._reader.invalidate()
+                    return await self._run_in_thread(work)
+                finally:
+                    self._file.end_announcement()
+                    self._others.admit()
         except Spoiled:
             self._mark_damaged()
             raise
 
     # --- answering -------------------------------------------------------------------------------
 
-    def read_now(self, statement: Statement) -> Rows | None:
-        """Run a query without waiting; `None` if that is not possible."""
-        if not self.is_readable or self._gate.is_changing or not self._loop_turn.has_time:
-            return None
-        reader = self._reader
-        if reader.is_slow(statement):
-            return None
-        reader.revalidate()
-        was_open = reader.is_open
-        try:
-            rows = reader.query_inline(statement, QUICK_S)
-        except TooLong:
-            rows = None
-        return rows if self._is_trusted(was_open) else None
+    def _begin_read(self) -> bool:
+        return not self._gate.is_changing
 
-    async def read(self, statement: Statement) -> Rows | None:
-        """Run a query on complete transactions; `None` if the primary must answer."""
-        if not self.is_readable:
-            return None
-        try:
-            while not self._loop_turn.has_time or self._gate.is_changing:
-                async with asyncio.timeout(_MAX_WAIT_S):
-                    await (self._gate.wait_until_unchanged() if self._gate.is_changing else asyncio.sleep(0))
-            rows = self.read_now(statement)
-            if rows is not None or not self._reader.is_worth_a_thread(statement):
-                return rows
-            async with asyncio.timeout(_MAX_WAIT_S):
-                await self._slow.acquire()
-        except TimeoutError:
-            return None
-        try:
-            if not self._reader.is_slow(statement):  # another caller may have found it fast meanwhile
-                rows = self.read_now(statement)
-            return await self._read_in_thread(statement) if rows is None else rows
-        finally:
-            self._slow.release()
+    def _end_read(self) -> None:
+        """Do nothing: the event loop's thread has read, so nothing could change."""
 
-    async def _read_in_thread(self, statement: Statement) -> Rows | None:
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Callable[[], bool]]:
         async with self._gate.reading():
-            if not self.is_readable:
-                return None
-            reading = asyncio.to_thread(self._reader.query_in_thread, statement, SLOW_S)
-            rows: Rows | None = None
-            with suppress(TooLong):
-                rows = await to_the_end(asyncio.ensure_future(reading))
-            return rows if self._is_trusted() else None
+            yield self._is_trusted
+
+    async def _wait_until_unchanged(self) -> None:
+        await self._gate.wait_until_unchanged()
 
     def check(self) -> None:
         """Check whether another process has changed the file."""
@@ -335,7 +248,6 @@ class Copy:
             self._is_trusted()
 
     def _is_trusted(self, has_it_open: bool = False) -> bool:
-        """Return whether the file is unchanged. With `has_it_open`, it may have been moved."""
         is_unchanged = self._file.is_unwritten if has_it_open else self._file.is_untouched
         if not is_unchanged or self._reader.found_damage:
             self._mark_damaged()

@@ -10,22 +10,19 @@ import glob
 import os
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-import orjson
-
 from vox_mesh.errors import ReplicaOff
-from vox_mesh.store.files import make_private
-from vox_mesh.store.replica.paths import SUFFIX, mark_of, replica_path
+from vox_mesh.store.files import make_private, open_private
+from vox_mesh.store.replica.paths import SUFFIX, mark_of, replica_path, slot_of
+from vox_mesh.store.replica.record_file import SIZE, decode, encode, read_file
 from vox_mesh.store.replica.replica import ReplicaState
+from vox_mesh.store.replica.shared.published import read_published
 from vox_mesh.store.replica.wire import Hello
 
-_SIZE: Final = 2_048
-_READ_ATTEMPTS: Final = 3
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_RETRY_S: Final = 0.005
 _MAX_ERROR: Final = 300
@@ -59,17 +56,7 @@ class Record:
 
 def read_record(path: Path) -> Record | None:
     """Return the record in the mark of the replica at `path`; `None` if it is missing or unreadable."""
-    try:
-        descriptor = os.open(mark_of(path), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        for _ in range(_READ_ATTEMPTS):  # its owner may be writing it
-            if (record := _decode(os.pread(descriptor, _SIZE, 0))) is not None:
-                return record
-    finally:
-        os.close(descriptor)
-    return None
+    return read_file(mark_of(path), Record)
 
 
 def is_owned(path: Path) -> bool:
@@ -108,6 +95,21 @@ class Mark:
         Raises:
             ReplicaOff: The file is not a replica, or another process owns it.
         """
+        for _ in range(_LOCK_ATTEMPTS):
+            if (mark := cls.take_if_free(path, driver, primary)) is not None:
+                return mark
+            time.sleep(_LOCK_RETRY_S)  # another process may only be checking for an owner
+        raise ReplicaOff(
+            f"{path} is in use by another process", hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own"
+        )
+
+    @classmethod
+    def take_if_free(cls, path: Path, driver: str, primary: str) -> Self | None:
+        """Take ownership of the replica at `path`; return `None` if another process owns it.
+
+        Raises:
+            ReplicaOff: The file is not a replica.
+        """
         marker = mark_of(path)
         if path.exists() and not marker.exists():
             raise ReplicaOff(
@@ -115,18 +117,12 @@ class Mark:
                 hint="move it away, or set VOX_DB_PATH to another file",
             )
         make_private(path.parent)
-        descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(marker)
         try:
-            tries = _LOCK_ATTEMPTS
-            while not _try_lock(descriptor, fcntl.LOCK_EX):
-                tries -= 1
-                if not tries:
-                    raise ReplicaOff(
-                        f"{path} is in use by another process",
-                        hint="give each VOX_MESH_HOME a VOX_DB_PATH of its own",
-                    )
-                time.sleep(_LOCK_RETRY_S)  # another process may only be checking for an owner
-            found = _decode(os.pread(descriptor, _SIZE, 0))
+            if not _try_lock(descriptor, fcntl.LOCK_EX):
+                os.close(descriptor)
+                return None
+            found = decode(os.pread(descriptor, SIZE, 0), Record)
             if found is None or (found.driver, found.primary) != (driver, primary):
                 found = Record(driver, primary)
             mark = cls(descriptor, found)
@@ -143,7 +139,7 @@ class Mark:
             changes["error"] = changes["error"].encode("unicode_escape").decode()[:_MAX_ERROR]
         with self._update_lock:
             self.record = replace(self.record, **changes)
-            os.pwrite(self._descriptor, _encode(self.record), 0)
+            os.pwrite(self._descriptor, encode(self.record), 0)
 
     @property
     def free_bytes(self) -> int:
@@ -154,21 +150,6 @@ class Mark:
     def release(self) -> None:
         """Release the ownership of the replica."""
         os.close(self._descriptor)
-
-
-def _encode(record: Record) -> bytes:
-    text = orjson.dumps(record)
-    return f"{zlib.crc32(text):08x} ".encode() + text.ljust(_SIZE - 10) + b"\n"
-
-
-def _decode(data: bytes) -> Record | None:
-    check, _, text = data.rstrip().partition(b" ")
-    if f"{zlib.crc32(text):08x}".encode() != check:
-        return None
-    try:
-        return Record(**orjson.loads(text))
-    except (orjson.JSONDecodeError, TypeError):
-        return None
 
 
 # --- report --------------------------------------------------------------------------------------
@@ -182,7 +163,8 @@ class ReplicaReport:
     """The status of a replica of any process.
 
     `reads`: what answers them there, the `replica` or the `primary`; empty if it is stopped.
-    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was created.
+    `snapshots`, `start_overs` and `fetched_bytes` are counted since the mark was created. `follower_pid` is
+    the process that follows the primary for all that share the replica.
     """
 
     slot: str
@@ -196,6 +178,7 @@ class ReplicaReport:
     snapshots: int
     start_overs: int
     fetched_bytes: int
+    follower_pid: int | None
     error: str
 
 
@@ -223,11 +206,12 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
     lag_frames = None
     if hello is not None and hello.log_id == record.log_id:
         lag_frames = max(0, hello.next_frame - record.next_frame)
+    published = None if state == STOPPED else read_published(path)
     is_current = state == ReplicaState.IN_TOUCH and lag_frames == 0
     is_fresh = age_ms is not None and age_ms <= max_stale_ms
     answers = is_fresh and state not in (ReplicaState.OFF, STOPPED)
     return ReplicaReport(
-        slot=slot,
+        slot=slot_of(slot),
         driver=record.driver,
         state=state,
         reads="" if state == STOPPED else "replica" if answers else "primary",
@@ -238,5 +222,6 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         snapshots=record.snapshots,
         start_overs=record.start_overs,
         fetched_bytes=record.fetched_bytes,
+        follower_pid=None if published is None else published.pid,
         error=record.error,
     )

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from vox_mesh.store.files import open_private
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.replica import Incomplete, Spoiled
 from vox_mesh.store.replica.wire import PAGE, WalFrame
@@ -31,10 +32,9 @@ _PIECE: Final = 256
 _MAX_REDO_BYTES: Final = 16 * 2**20
 _DIGEST_MODULUS: Final = 2**64
 _EMPTY_PAGE: Final = bytes(PAGE)
+_NANOSECONDS: Final = 10**9
 _LOCK_PAGE: Final = 2**30 // PAGE + 1
 """The one page that SQLite never writes."""
-
-_OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 class Target(NamedTuple):
@@ -66,9 +66,9 @@ class PageFile:
         self._signature: tuple[int, int, int] | None = None
 
     def _open(self) -> None:
-        file = os.open(self.path, _OPEN_FLAGS, 0o600)
+        file = open_private(self.path)
         try:
-            self._redo = os.open(self._redo_path, _OPEN_FLAGS, 0o600)
+            self._redo = open_private(self._redo_path)
         except OSError:
             os.close(file)
             raise
@@ -100,6 +100,11 @@ class PageFile:
         return frozenset(self._pending)
 
     @property
+    def inode(self) -> int:
+        """Return the inode of the file."""
+        return os.fstat(self._file).st_ino
+
+    @property
     def size(self) -> int:
         """Return the size of the database in bytes."""
         return self._mark.record.pages * PAGE
@@ -112,11 +117,19 @@ class PageFile:
 
     def recover(self) -> bool:
         """Check all pages, and complete an interrupted change. Return whether the file matches the mark."""
+        return self.is_intact() or self.complete_change()
+
+    def is_intact(self) -> bool:
+        """Check all pages, without writing any. Return whether the file matches the mark."""
         self._sums = array("I", (_checksum(number, page) for number, page in self._read_pages()))
         record = self._mark.record
-        if record.log_id and self._matches(record.pages, record.digest):
-            self._sign()
-            return True
+        if not record.log_id or not self._matches(record.pages, record.digest):
+            return False
+        self._sign()
+        return True
+
+    def complete_change(self) -> bool:
+        """Complete an interrupted change, after a check. Return whether the file matches the redo file."""
         target = self._read_header()
         if target is None:
             return False
@@ -265,8 +278,21 @@ class PageFile:
 
     def _sign(self) -> None:
         """Set the file's time to its position: a write by another process would set the current time."""
-        os.utime(self._file, (self.next_frame, self.next_frame))
+        moment = time_of(self.next_frame)
+        os.utime(self._file, ns=(moment, moment))
         self._signature = _signature(os.fstat(self._file))
+
+    def announce_change(self) -> None:
+        """Tell readers in other processes that a change is near, by a nanosecond more in the file's time."""
+        if self.is_unwritten:  # the time of a foreign write must stay visible
+            moment = time_of(self.next_frame) + 1
+            os.utime(self._file, ns=(moment, moment))
+            self._signature = _signature(os.fstat(self._file))
+
+    def end_announcement(self) -> None:
+        """Take an announcement back if no change has followed."""
+        if self._signature is not None and self._signature[2] % _NANOSECONDS and self.is_unwritten:
+            self._sign()
 
     @property
     def is_untouched(self) -> bool:
@@ -292,6 +318,11 @@ class PageFile:
         """Close the files."""
         os.close(self._file)
         os.close(self._redo)
+
+
+def time_of(next_frame: int) -> int:
+    """Return the time of a file with the frames before `next_frame`, in nanoseconds."""
+    return next_frame * _NANOSECONDS
 
 
 def _signature(found: os.stat_result) -> tuple[int, int, int]:

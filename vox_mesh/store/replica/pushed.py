@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from typing import Final
 
 from vox_mesh.errors import NoAnswer, SyncRefused
 from vox_mesh.store.background import BackgroundFaults
+from vox_mesh.store.replica.answering import NEVER, CopyState
 from vox_mesh.store.replica.copy import Applied, Copy
-from vox_mesh.store.replica.follower import CopyState, ReplicaFollower
+from vox_mesh.store.replica.follower import ReplicaFollower
+from vox_mesh.store.replica.hellos import PendingHellos
 from vox_mesh.store.replica.log import PrimaryLog
 from vox_mesh.store.replica.mark import Mark
 from vox_mesh.store.replica.read_watermark import ReadWatermark
@@ -27,15 +28,11 @@ _log = logging.getLogger(__name__)
 _HELLO_TIMEOUT_S: Final = 2.0
 """The timeout of a hello, and of the arrival of a frame that it reported."""
 
-_WRITE_HELLO_INTERVAL_S: Final = 0.5
 _SNAPSHOT_RETRY_S: Final = (0.02, 0.25)
 """The first and the longest delay before a snapshot is requested again."""
 
 _SNAPSHOT_TIMEOUT_S: Final = 120.0
 """How long the server may take to create a snapshot; a log of 200 MB takes seconds."""
-
-_MAX_PENDING_HELLOS: Final = 64
-_NEVER: Final = -float("inf")
 
 
 class PushedReplica(ReplicaFollower):
@@ -58,12 +55,8 @@ class PushedReplica(ReplicaFollower):
         super().__init__(mark, watermark, changes, max_stale_s=max_stale_s, refused=refused, faults=faults)
         self._copy = copy
         self._log = log
-        self._received_at = _NEVER
-        self._pending_hellos: deque[tuple[float, int]] = (
-            deque()
-        )  # when each was sent, and the next frame it reported
-        self._wrote_at = _NEVER  # when the last write that counts as a hello was sent
-        self._write_position: tuple[str, int] | None = None  # and the position that its answer reported
+        self._received_at = NEVER
+        self._pending_hellos = PendingHellos()
         self._end = 0
         self._session_id = ""  # of the primary's current run
         self._fetched_before = mark.record.fetched_bytes
@@ -93,9 +86,7 @@ class PushedReplica(ReplicaFollower):
 
     @property
     def _is_behind(self) -> bool:
-        return (
-            bool(self._pending_hellos) and self._monotonic() - self._pending_hellos[0][0] > _HELLO_TIMEOUT_S
-        )
+        return self._monotonic() - self._pending_hellos.oldest_at > _HELLO_TIMEOUT_S
 
     @property
     def _fetched_bytes(self) -> int:
@@ -229,8 +220,7 @@ class PushedReplica(ReplicaFollower):
             raise NoAnswer("the push stream is stuck")
         if self._is_behind:
             self._fall_behind("commits come in more slowly than the primary makes them")
-        if len(self._pending_hellos) < _MAX_PENDING_HELLOS:
-            self._pending_hellos.append((asked_at, hello.next_frame))
+        self._pending_hellos.add(asked_at, hello.next_frame)
         self._end = hello.next_frame
         self._settle_hellos()
 
@@ -238,23 +228,16 @@ class PushedReplica(ReplicaFollower):
         """Return whether a reported frame is late and nothing else arrives or is being applied."""
         if not self._pending_hellos or self._awaits_snapshot or self._copy.is_changing:
             return False
-        return now - max(self._pending_hellos[0][0], self._received_at) > _HELLO_TIMEOUT_S
+        return now - max(self._pending_hellos.oldest_at, self._received_at) > _HELLO_TIMEOUT_S
 
     def note_write(self, asked_at: float | None) -> None:
         """Use the answer to a write as a hello: it reports the last frame. Without one, send a hello."""
         if asked_at is None:
             self._refresh_requested.set()
-            return
-        highest = self._watermark.highest
-        if highest is None or asked_at < self._wrote_at + _WRITE_HELLO_INTERVAL_S or not self.is_in_touch:
-            return
-        log_id, frame = highest
-        # A frame that never arrived may be lost with its server: do not wait for it again.
-        is_new = highest != self._write_position or frame < self._copy.next_frame
-        if log_id == self._copy.log_id and is_new and len(self._pending_hellos) < _MAX_PENDING_HELLOS:
-            self._wrote_at, self._write_position = asked_at, highest
-            self._pending_hellos.append((asked_at, frame + 1))
-            self._settle_hellos()
+        elif self.is_in_touch:
+            held = self._copy.log_id, self._copy.next_frame
+            if self._pending_hellos.add_write(asked_at, self._watermark.highest, held):
+                self._settle_hellos()
 
     def _note_received(self) -> None:
         """Record that frames have arrived, even if only a part of a transaction."""
@@ -269,14 +252,11 @@ class PushedReplica(ReplicaFollower):
 
     def _settle_hellos(self) -> None:
         """Settle the hellos whose position the copy has reached."""
-        while (
-            not self._copy.is_checking
-            and self._pending_hellos
-            and self._pending_hellos[0][1] <= self._copy.next_frame
-        ):
-            asked_at, _ = self._pending_hellos.popleft()
-            self._copy.is_readable = True
-            self._advance_as_of(asked_at)
+        if not self._copy.is_checking:
+            asked_at = self._pending_hellos.settle(self._copy.next_frame)
+            if asked_at != NEVER:
+                self._copy.is_readable = True
+                self._advance_as_of(asked_at)
         self._progress.bump()
 
     # --- closing ---------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ class ReplicaStatus:
     """A replica's status. `age_ms`: the time since it was last known to hold every commit.
 
     The pushed replica counts, since its mark was created: `snapshots` applied, `start_overs` (the whole copy
-    was dropped and fetched again), and `fetched_bytes` of the primary's log.
+    was dropped and fetched again), and `fetched_bytes` of the primary's log. A shared one has a
+    `follower_pid`: the process that follows the primary.
     """
 
     driver: str
@@ -41,6 +42,7 @@ class ReplicaStatus:
     snapshots: int = 0
     start_overs: int = 0
     fetched_bytes: int = 0
+    follower_pid: int | None = None
 
     @property
     def lag_ms(self) -> int | None:

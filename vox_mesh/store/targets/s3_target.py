@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from vox_mesh.errors import ArchiveFailed
-from vox_mesh.store.files import blocks_of, file_digest
 from vox_mesh.store.targets.aws_signature import Credentials, quoted_path, signed_headers
+from vox_mesh.store.targets.content import blocks_of, file_digest
 
 if TYPE_CHECKING:
     import httpx

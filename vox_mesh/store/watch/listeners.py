@@ -17,27 +17,34 @@ from vox_mesh.store.watch.changes import Changes
 _MODIFY: Final = 0x2
 _CREATE: Final = 0x100
 _OVERFLOW: Final = 0x4000
+_CLOSE_WRITE: Final = 0x8
 _EVENT: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 65_536
 
 
 class Inotify:
-    """Reports writes to the file of that name, even if it does not exist yet."""
+    """Reports writes to the file of that name, even if it does not exist yet.
 
-    def __init__(self, path: Path) -> None:
+    Unless `is_folder_watched`, only to the file that has the name now, and that a writer has closed it.
+    """
+
+    def __init__(self, path: Path, *, is_folder_watched: bool = True) -> None:
         if not sys.platform.startswith("linux"):
             raise OSError("there is no inotify on this system")
         import ctypes  # only needed by processes that wait for changes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        self._name = os.fsencode(path.name)
+        if is_folder_watched:
+            watched, events, self._name = path.parent, _MODIFY | _CREATE, os.fsencode(path.name)
+        else:
+            watched, events, self._name = path, _MODIFY | _CLOSE_WRITE, b""
         self._descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1 failed")
-        if libc.inotify_add_watch(self._descriptor, os.fsencode(path.parent), _MODIFY | _CREATE) < 0:
+        if libc.inotify_add_watch(self._descriptor, os.fsencode(watched), events) < 0:
             os.close(self._descriptor)
             raise OSError(ctypes.get_errno(), "inotify_add_watch failed")
-        self._is_touched = False
+        self._is_touched = self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -57,6 +64,11 @@ class Inotify:
         was_touched, self._is_touched = self._is_touched, False
         return was_touched
 
+    def take_closed(self) -> bool:
+        """Return whether a writer has closed the file since the last call; it may have ended."""
+        was_closed, self._is_closed = self._is_closed, False
+        return was_closed
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -69,6 +81,7 @@ class Inotify:
             at += _EVENT.size + length
             if mask & _OVERFLOW or data[at - length : at].rstrip(b"\0") == self._name:
                 self._is_touched = True
+                self._is_closed |= bool(mask & _CLOSE_WRITE)
                 self._wake()
 
     def __enter__(self) -> Self:
@@ -114,6 +127,10 @@ class NoEvents:
     async def wait_for_event(self, timeout: float) -> bool:
         """Wait for one polling interval."""
         await asyncio.sleep(min(timeout, _NO_EVENTS_INTERVAL_S))
+        return False
+
+    def take_closed(self) -> bool:
+        """Return that this is not known."""
         return False
 
     def __enter__(self) -> Self:
