@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,20 +15,18 @@ from vox_mesh.model.locks.records import iso_of
 from vox_mesh.runtime.archive_target import backup_target
 from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups
 
+_UNSCHEDULED: Final = "no backups are scheduled: neither VOX_BACKUP_DIR nor VOX_BACKUP_URL is set"
+_HINT: Final = "for example VOX_BACKUP_DIR=/mnt/backups"
+
 
 @click.group(cls=CommandGroup, no_args_is_help=False)
 def backups() -> None:
     """List and fetch the scheduled backups."""
 
 
-def _stored(command: str) -> StoredBackups:
+def _stored(command: str) -> StoredBackups | None:
     target = backup_target(start_shared(command))
-    if target is None:
-        raise BadSettings(
-            "no backups are scheduled: neither VOX_BACKUP_DIR nor VOX_BACKUP_URL is set",
-            hint="for example VOX_BACKUP_DIR=/mnt/backups",
-        )
-    return StoredBackups(target)
+    return None if target is None else StoredBackups(target)
 
 
 @backups.command("list")
@@ -40,7 +38,10 @@ def list_backups(as_json: bool) -> None:
     Example:
       vox-mesh db backups list
     """
-    found = asyncio.run(_stored("db backups list").listed())
+    stored = _stored("db backups list")
+    if stored is None:
+        click.echo(f"vox-mesh: {_UNSCHEDULED}; {_HINT}", err=True)
+    found = [] if stored is None else asyncio.run(stored.listed())
     show_several([_record(each) for each in reversed(found)], as_json=as_json)
 
 
@@ -57,7 +58,10 @@ def fetch(name: str, file: Path, as_json: bool) -> None:
     Example:
       vox-mesh db backups fetch vox-mesh-20260131T020000Z-1a2b3c4d.db mesh.db
     """
-    found = asyncio.run(_stored("db backups fetch").fetch(name, file))
+    stored = _stored("db backups fetch")
+    if stored is None:
+        raise BadSettings(_UNSCHEDULED, hint=_HINT)
+    found = asyncio.run(stored.fetch(name, file))
     show_one(_record(found) | {"file": str(file)}, as_json=as_json)
 
 
