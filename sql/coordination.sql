@@ -407,6 +407,10 @@ WHERE kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership');
 CREATE INDEX IF NOT EXISTS agent_oplog_of_segments ON agent_oplog (scope_id, repository_id, id)
 WHERE kind = 'ArchiveSegment';
 
+-- The ops about scopes that may send, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_scopes ON agent_oplog (scope_id, repository_id, hlc)
+WHERE kind = 'TrustScope';
+
 -- Agents that act by grants only, and the grants that are in force: one that is revoked is deleted, with all that was
 -- delegated from it. The signed ops in the log say what each allows. Older nodes do not check them.
 CREATE TABLE IF NOT EXISTS admitted_agents (
@@ -605,6 +609,22 @@ WHERE ended_ms IS NOT NULL;
 
 CREATE INDEX IF NOT EXISTS a2a_messages_of_thread ON a2a_messages (scope_id, repository_id, thread_id, id)
 WHERE thread_id IS NOT NULL;
+
+-- Messages to other scopes, which wait to be forwarded.
+CREATE INDEX IF NOT EXISTS a2a_messages_outbound ON a2a_messages (scope_id, repository_id, receiver_agent)
+WHERE ended_ms IS NULL AND instr(receiver_agent, '@') > 0;
+
+-- Messages that arrived from other scopes, whatever became of them, so that none is stored twice.
+CREATE TABLE IF NOT EXISTS scope_arrivals (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    origin        TEXT    NOT NULL,  -- the scope of the sender
+    message_uuid  TEXT    NOT NULL,
+    arrived_ms    INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, origin, message_uuid)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS scope_arrivals_by_age ON scope_arrivals (scope_id, repository_id, arrived_ms);
 
 -- The node where each agent, or role, last received: the target of the relay; empty for commands.
 CREATE TABLE IF NOT EXISTS a2a_inboxes (

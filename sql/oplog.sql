@@ -268,6 +268,13 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND kind = ?3
   AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?4), ?5)
 ORDER BY hlc LIMIT ?6
 
+-- name: about_scopes
+-- The accepted ops about scopes that may send messages here, after the one with the id ?3, or after a given time.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_scopes
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'TrustScope' AND accepted = 1
+  AND hlc > coalesce((SELECT o.hlc FROM agent_oplog AS o WHERE o.id = ?3), ?4)
+ORDER BY hlc LIMIT ?5
+
 -- name: about_keys
 -- The ops that decide which keys of nodes count, after the one with the id ?3, or after a given time, whatever their
 -- verdicts: those are not signed.

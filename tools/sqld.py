@@ -94,13 +94,17 @@ class Server:
     def start(self) -> Self:
         """Start, and wait until it answers."""
         self.launch()
+        self.wait_until_healthy()
+        return self
+
+    def wait_until_healthy(self) -> None:
+        """Wait until it answers, after `launch`."""
         try:
             wait_for_start(self._answers, lambda: self._process is not None and self._process.poll() is None)
         except RuntimeError as error:
             log = (self._folder / "log").read_text(errors="replace")[-2_000:]
             self.stop()
             raise RuntimeError(f"{error} on port {self.port}:\n{log}") from None
-        return self
 
     def _answers(self) -> bool:
         return is_healthy(self.url)

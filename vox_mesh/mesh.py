@@ -86,6 +86,7 @@ class Mesh(MeshServices):
             local_nodes=lambda: _local_nodes(settings),
             must_be_strict=settings.strict,
             message_retention_s=settings.message_retention,
+            scopes=() if settings.directory is None else settings.directory.names,
         )
         try:
             await mesh.nodes.now_ms()  # before the local clock is used

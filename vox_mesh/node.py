@@ -104,6 +104,7 @@ class MeshNode(Mesh):
             policy_roots=parse_policy_roots(settings.worker_policy_roots),
             must_be_strict=settings.strict,
             message_retention_s=settings.message_retention,
+            scopes=() if settings.directory is None else settings.directory.names,
             local_nodes=lambda: (
                 [self.identity] if store.slot_name is None else local_identities(settings.home_dir)
             ),
@@ -367,6 +368,11 @@ class MeshNode(Mesh):
     def backup_schedule(self) -> BackupSchedule | None:
         """Return the schedule of backups; `None` if the settings name no place for them."""
         return self._backup_schedule
+
+    @property
+    def writer(self) -> OpLogWriter:
+        """Return what signs the writes of this node, and logs its ops."""
+        return self._writer
 
     @property
     def rollbacks(self) -> int:

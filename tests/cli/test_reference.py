@@ -35,6 +35,8 @@ _GOES_ON_OR_NEEDS_MORE = (
     "sync",
     "verify",
     "up",
+    "scopes",
+    "--all-scopes",
     "top",
 )
 

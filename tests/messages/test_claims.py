@@ -32,7 +32,7 @@ _LONG_S = 3_600.0
 
 async def claimed(node: MeshNode, name: str, limit: int = 256) -> list[Message]:
     """What is claimed under this name, from the database itself."""
-    return await node.messages._claims.claim(["z"], name, lease_s=_LONG_S, limit=limit)
+    return await node.messages.claims.claim(["z"], name, lease_s=_LONG_S, limit=limit)
 
 
 async def send(node: MeshNode, *said: object, sender: str = "a") -> list[Message]:
@@ -135,7 +135,7 @@ async def test_what_an_earlier_incarnation_claimed_is_free_for_the_next_but_for_
     killed = await crowd.node("worker")
     await send(killed, 1)
     (lost,) = await killed.messages.inbox("z")
-    killed.messages._claims._handed_out.clear()  # killed, it gives nothing back
+    killed.messages.claims._handed_out.clear()  # killed, it gives nothing back
     await killed.store.close()
     assert await other.messages.poll_inbox_from_db("z") == []
     again = await crowd.node("worker")
@@ -153,11 +153,11 @@ async def test_what_expired_in_an_earlier_incarnations_hands_is_not_looked_for_f
     (sent,) = await send(killed, 1)
     await killed.messages.inbox("z")
     await change(killed, [sent], expires_ms=1)
-    killed.messages._claims._handed_out.clear()
+    killed.messages.claims._handed_out.clear()
     await killed.store.close()
     again = await crowd.node("worker")
     await again.store.synced()
-    assert not (await again.messages._claims.find_claimable(["z"])).is_free
+    assert not (await again.messages.claims.find_claimable(["z"])).is_free
     assert await again.messages.poll_inbox_from_db("z") == []
 
 
@@ -170,9 +170,9 @@ async def test_a_name_that_begins_like_another_nodes_frees_nothing_of_it(crowd: 
 
 async def test_the_short_way_claims_only_what_is_alone_in_its_pair(node: MeshNode) -> None:
     async def claim_one(message: Message, name: str) -> list[Message]:
-        return await node.messages._claims.claim_one(message.message_uuid, name, lease_s=_LONG_S)
+        return await node.messages.claims.claim_one(message.message_uuid, name, lease_s=_LONG_S)
 
-    one, other = node.messages._claims.new_name(), node.messages._claims.new_name()
+    one, other = node.messages.claims.new_name(), node.messages.claims.new_name()
     first, second = await send(node, 1, 2)
     for message in (first, second):
         assert await claim_one(message, one) == []
@@ -200,7 +200,7 @@ async def test_the_short_way_claims_only_what_is_alone_in_its_pair(node: MeshNod
 async def test_asked_again_under_the_same_name_it_is_the_same_claim(node: MeshNode) -> None:
     await send(node, 1, 2)
     await send(node, 3, sender="b")
-    name = node.messages._claims.new_name()
+    name = node.messages.claims.new_name()
     first = await claimed(node, name)
     again = await claimed(node, name)
     assert ids(again) == ids(first)
@@ -212,7 +212,7 @@ async def test_asked_again_under_the_same_name_it_is_the_same_claim(node: MeshNo
 async def test_the_same_claim_is_not_changed_by_more_urgent_messages(node: MeshNode) -> None:
     await send(node, "a1", "a2")
     await send(node, "b1", sender="b")
-    name = node.messages._claims.new_name()
+    name = node.messages.claims.new_name()
     first = await claimed(node, name, limit=3)
     for sender in "cdef":
         await node.messages.send("z", sender, sender=sender, priority=3)
@@ -264,7 +264,7 @@ async def test_no_one_acknowledges_or_gives_back_what_another_holds(crowd: NodeG
     holder, other = await crowd.node("holder"), await crowd.node("other")
     (sent,) = await send(holder, 1)
     (held,) = await holder.messages.poll_inbox_from_db("z")
-    stolen = held._replace(claim_owner=other.messages._claims.new_name())
+    stolen = held._replace(claim_owner=other.messages.claims.new_name())
     unclaimed = sent
     for message in (stolen, unclaimed):
         for says in (

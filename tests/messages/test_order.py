@@ -133,7 +133,7 @@ async def test_a_message_that_comes_late_waits_for_those_in_use(crowd: NodeGroup
     await change(one, [late], ended_ms=None, state="stored")
     assert await other.messages.poll_inbox_from_db("z") == []
     await other.store.synced()
-    assert not (await other.messages._claims.find_claimable(["z"])).is_free
+    assert not (await other.messages.claims.find_claimable(["z"])).is_free
     await one.messages.ack(held)
     assert bodies(await other.messages.poll_inbox_from_db("z")) == ["late"]
 

@@ -162,7 +162,7 @@ async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_ke
     assert set(seen.values()) == {1}
     consumer = consumer_of(node)
     assert (consumer._prefetched, consumer._busy, consumer._counted) == ([], {}, set())
-    assert node.messages._claims._handed_out == {}
+    assert node.messages.claims._handed_out == {}
     await receiving.aclose()
 
 
@@ -174,8 +174,8 @@ async def test_the_account_of_what_was_never_acknowledged_stays_small(there: Res
         for number in range(20_000):
             clock.now += 0.1
             forgotten = sent._replace(message_uuid=str(number))
-            node.messages._claims.hand_out(forgotten, clock.now + _LEASE_S)
-        assert len(node.messages._claims._handed_out) <= 2 * 4_096
+            node.messages.claims.hand_out(forgotten, clock.now + _LEASE_S)
+        assert len(node.messages.claims._handed_out) <= 2 * 4_096
 
 
 async def test_what_lies_too_long_with_someone_slow_is_given_back_and_not_counted(

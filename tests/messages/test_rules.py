@@ -241,7 +241,7 @@ class MessageWalk(RuleBasedStateMachine):
         self._over = [each for each in self._over if each[0] != name]
 
         async def step() -> None:
-            node.messages._claims._handed_out.clear()  # killed, it gives nothing back
+            node.messages.claims._handed_out.clear()  # killed, it gives nothing back
             await node.store.close()
             self._nodes[name] = await self._crowd.node(name)
 

@@ -28,7 +28,7 @@ class Attempts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, node: MeshNode) -> None:
         self._made = asyncio.Semaphore(0)
-        claims = node.messages._claims
+        claims = node.messages.claims
 
         async def counted(*given: object, **named: object) -> list[Message]:
             self._made.release()

@@ -295,9 +295,9 @@ async def test_what_an_earlier_incarnation_had_claimed_can_be_had_by_the_next(
         await earlier.run_once()
         await earlier.messages.send(_ROLE, 1, sender="sender")
         assert bodies(await earlier.messages.inbox("z", roles=["reviewer"], lease=_HOUR_S)) == [1]
-        assert (await earlier.messages._claims.free_times([_ROLE]))[_ROLE] > earlier.clock.now_ms
+        assert (await earlier.messages.claims.free_times([_ROLE]))[_ROLE] > earlier.clock.now_ms
         await node.run_once()
-        assert (await node.messages._claims.free_times([_ROLE]))[_ROLE] <= node.clock.now_ms
+        assert (await node.messages.claims.free_times([_ROLE]))[_ROLE] <= node.clock.now_ms
         async with receiving(node, idle(2 * FEW), "reviewer") as got:
             assert (await next_of(got)).body == 1
 

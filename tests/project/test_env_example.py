@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.runtime.test_settings import approve
 from tools import settings_reference
 from vox_mesh import Settings, load_settings
-from vox_mesh.settings import variable_of
+from vox_mesh.settings import load_process_settings, variable_of
 
 TEXT = (Path(__file__).resolve().parents[2] / ".env.example").read_text()
 _FOUND = {"enabled", "home_dir", "db_path"}
@@ -36,7 +36,8 @@ def test_what_has_a_default_is_set_and_what_has_none_is_an_example() -> None:
 def test_every_example_in_it_is_valid() -> None:
     Path(".env").write_text(LINE.sub(r"\2=\3", TEXT))
     approve(Path(".env"))
-    settings = load_settings()
+    settings = load_process_settings()
+    assert settings.in_scope("acme").db_url == "libsql://acme.example.com"
     assert settings.node_id is not None
     assert settings.db_token is not None
 

@@ -13,7 +13,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.base.addresses import is_loopback
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.model.jobs.sandbox import Sandbox
-from vox_mesh.settings import EXAMPLES, variable_of
+from vox_mesh.settings import EXAMPLES, load_process_settings, variable_of
 from vox_mesh.settings.trust import read_env_file, trust
 
 SECRET = "s3cr3t-t0k3n"
@@ -62,6 +62,7 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_LOG_FORMAT": ("log_format", "json", "json"),
     "VOX_DB_URL": ("db_url", "libsql://x.turso.io", "libsql://x.turso.io"),
     "VOX_DB_TOKEN": ("db_token", SECRET, SecretStr(SECRET)),
+    "VOX_DB_URLS": ("db_urls", "west=libsql://west.turso.io", "west=libsql://west.turso.io"),
     "VOX_DB_PATH": ("db_path", "/var/vox.db", Path("/var/vox.db")),
     "VOX_DB_DRIVER": ("db_driver", "libsql-client", Driver.LIBSQL_CLIENT),
     "VOX_DB_REPLICA": ("db_replica", "off", ReplicaChoice.OFF),
@@ -102,13 +103,13 @@ def test_the_table_here_has_every_variable() -> None:
 @pytest.mark.parametrize("source", ["environment", ".env"])
 def test_every_variable_is_read(variable: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     field, text, expected = READ[variable]
-    assert getattr(load_settings(), field) != expected
+    assert getattr(load_process_settings(), field) != expected
     if source == "environment":
         monkeypatch.setenv(variable, text)
     else:
         Path(".env").write_text(f"{variable}={text}\n")
         approve(Path(".env"))
-    assert getattr(load_settings(), field) == expected
+    assert getattr(load_process_settings(), field) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_an_empty_variable_is_an_unset_one(variable: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("variable", EXAMPLES)
 def test_every_example_is_valid(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, EXAMPLES[variable])
-    load_settings()
+    load_process_settings()
 
 
 BAD = [

@@ -59,6 +59,7 @@ _COMMANDS: Final = {
     "roles": "vox_mesh.cli.node.roles:roles",
     "route": "vox_mesh.cli.node.roles:route",
     "rule": "vox_mesh.cli.jobs.rules:rule",
+    "scopes": "vox_mesh.cli.node.scopes:scopes",
     "score": "vox_mesh.cli.rhythm.score:score",
     "send": "vox_mesh.cli.messages.send:send",
     "server": "vox_mesh.cli.database.server:server",

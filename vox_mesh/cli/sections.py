@@ -30,6 +30,7 @@ SECTIONS: Final = {
     "Inspect": (
         "console",
         "attention",
+        "scopes",
         "top",
         "doctor",
         "messages",

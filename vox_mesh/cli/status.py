@@ -11,6 +11,7 @@ import click
 from vox_mesh.cli.doctor import local_checks
 from vox_mesh.cli.doctor.checks import CheckContext, CheckState, run_checks
 from vox_mesh.cli.jobs.missing_worker import kinds_without_worker, starting_command
+from vox_mesh.cli.support.all_scopes import all_scopes_option, show_all_scopes
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.output import fields, json_option, show_lines, show_one
 from vox_mesh.cli.support.session import run_on_mesh, start
@@ -33,8 +34,9 @@ Problem = dict[str, str]
 
 
 @click.command()
+@all_scopes_option
 @json_option
-def status(as_json: bool) -> int:
+def status(all_scopes: bool, as_json: bool) -> int:
     """Show the mesh, its nodes, agents, work and problems.
 
     `vox-mesh doctor` checks more, `vox-mesh top` shows more. Ends with 1 if there is no mesh here, and with 3
@@ -43,7 +45,10 @@ def status(as_json: bool) -> int:
     \b
     Example:
       vox-mesh status
+      vox-mesh status --all-scopes
     """
+    if all_scopes:
+        return show_all_scopes("status", overview, lambda seen: [_row(seen)], as_json=as_json)
     settings = start("status")
     record: dict[str, Any] = {
         "mesh": str(settings.home_dir.absolute()),
@@ -100,6 +105,21 @@ def _work(seen: Overview, agent: str | None) -> dict[str, Any]:
             "unread": sum(each.receiver_agent == agent for each in mail),
             "unread_of_all": seen.mail.unread + seen.mail.overdue,
         },
+    }
+
+
+def _row(seen: Overview) -> dict[str, Any]:
+    """Return the state of one scope of several as a row."""
+    work = _work(seen, None)
+    return {
+        "nodes": len(work["nodes"]),
+        "agents": len(work["agents"]),
+        "locks": work["locks"]["held"],
+        **{
+            f"jobs {state.value}": work["jobs"][state.value] for state in (JobState.PENDING, JobState.RUNNING)
+        },
+        "unread": work["inbox"]["unread_of_all"],
+        "problems": len(_problems(seen)),
     }
 
 

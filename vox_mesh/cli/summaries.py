@@ -36,6 +36,7 @@ SUMMARIES: Final = {
     "roles": "Show the roles of nodes, and change, pass on or recover them",
     "route": "Route kinds of job to one node",
     "rule": "Add, list and remove rules: jobs for logged ops",
+    "scopes": "List the scopes of VOX_DB_URLS and their databases",
     "score": "Check scores: how a task divides its work into beats",
     "send": "Send a message to an agent, a role or everyone",
     "server": "Install and start a self-hosted database server",

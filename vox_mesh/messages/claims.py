@@ -215,13 +215,13 @@ class Claims:
             each.fault if is_genuine else "forged" for each, is_genuine in zip(messages, genuine, strict=True)
         ]
         if any(faults):
-            await self._bury(zip(messages, faults, strict=True))
+            await self.bury(zip(messages, faults, strict=True))
             messages = [each for each, fault in zip(messages, faults, strict=True) if fault is None]
         if messages:
             self._clock.receive(max(message.hlc for message in messages))
         return await self._agent_signatures.check(messages)
 
-    async def _bury(self, messages: Iterable[tuple[Message, str | None]]) -> None:
+    async def bury(self, messages: Iterable[tuple[Message, str | None]]) -> None:
         """Turn the messages that have a fault into dead letters."""
         faulty = [(message, fault) for message, fault in messages if fault is not None]
         for message, fault in faulty:

@@ -35,6 +35,7 @@ from vox_mesh.messages.claims import (
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
+from vox_mesh.messages.outbound import check_outbound
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import AgentDirectory, Auto, Outbox, Route
@@ -66,6 +67,7 @@ from vox_mesh.model.messages.records import (
     signed_order,
     time_after,
 )
+from vox_mesh.model.messages.scope_address import AT
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
@@ -118,16 +120,18 @@ class Messages:
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
         self._sender = MessageSender(store, writer, self.relay_buffer, permits, self.agent_signatures)
-        self._claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)
-        self.stats = self._claims.stats
+        self.claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)
+        self.stats = self.claims.stats
+        self.scopes: Sequence[str] = ()
+        """The scopes of the directory: an agent of another one is addressed as `AGENT@SCOPE`."""
         self._inboxes = LocalInboxes(
             store, writer, clock, self.relay_buffer, self._run_in_background, monotonic
         )
         self._leases = self._inboxes.leases
-        self._wakeups = Wakeups(store, self._claims, clock, self.relay_buffer.kept_names)
-        self._poller = InboxPoller(self._claims, self.relay_buffer, self._run_in_background, monotonic)
+        self._wakeups = Wakeups(store, self.claims, clock, self.relay_buffer.kept_names)
+        self._poller = InboxPoller(self.claims, self.relay_buffer, self._run_in_background, monotonic)
         self._settlement = Settlement(
-            self._claims, self.relay_buffer, self._leases, self._consumers, monotonic
+            self.claims, self.relay_buffer, self._leases, self._consumers, monotonic
         )
 
     @property
@@ -183,6 +187,8 @@ class Messages:
             raise BadValue(f"recipient must be an agent or a role, got {to!r}", hint="use broadcast")
         is_of_mesh = sender == MESH_AGENT and permit is not None
         sender = MESH_AGENT if is_of_mesh else self.agent_or_default(sender)
+        if self.scopes and AT in to:
+            await check_outbound(self._store, self.scopes, to)
         if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
         if not is_of_mesh:
@@ -284,7 +290,7 @@ class Messages:
         """
         consumer = Consumer(
             store=self._store,
-            claims=self._claims,
+            claims=self.claims,
             relay_buffer=self.relay_buffer,
             leases=self._leases,
             clock=self._clock,
@@ -352,7 +358,7 @@ class Messages:
         checked_lease(lease)
         names = self._names(agent, roles)
         self._inboxes.announce_if_due(names)
-        if not (await self._claims.find_claimable(names)).is_free:
+        if not (await self.claims.find_claimable(names)).is_free:
             return []
         return await self.poll_inbox_from_db(agent, roles=roles, limit=limit, lease=lease)
 
@@ -420,11 +426,11 @@ class Messages:
 
     async def put_back(self, messages: Sequence[Message]) -> None:
         """Release messages that were claimed together and not looked at, without counting an attempt."""
-        await self._claims.release(messages, firsts_of_pairs(messages))
+        await self.claims.release(messages, firsts_of_pairs(messages))
 
     def hand_over(self, message: Message) -> None:
         """Stop tracking a message: it stays claimed, for any process that knows the name of its claim."""
-        self._claims.hand_over(message)
+        self.claims.hand_over(message)
         for consumer in self._consumers:
             consumer.mark_settled(message)
 
@@ -474,7 +480,7 @@ class Messages:
             self._run_in_background(consumer.close())
         await self._wakeups.close()
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
-        await self._claims.release_all(self.relay_buffer.holds.end_all())
+        await self.claims.release_all(self.relay_buffer.holds.end_all())
         await self._inboxes.leave(self.relay_buffer.names)
 
     # --- deprecated ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import orjson
 
 from vox_mesh.errors import TooLarge
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.verification import TRUST_SCOPE
 from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.slices import rest
@@ -124,7 +125,8 @@ class Pages:
 
     async def of_kind(self, kind: str, *, fresh: bool = False) -> AsyncIterator[LogEntry]:
         """Yield all accepted entries of an indexed kind, by time."""
-        async for entry in self._by_time("of_kind", kind, fresh=fresh):
+        query = ("about_scopes",) if kind == TRUST_SCOPE else ("of_kind", kind)
+        async for entry in self._by_time(*query, fresh=fresh):
             yield entry
 
     async def segments(self) -> AsyncIterator[LogEntry]:

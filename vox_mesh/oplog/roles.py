@@ -20,9 +20,17 @@ from vox_mesh.model.base.keys import checked_public_key
 from vox_mesh.model.jobs.records import check_pattern
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.model.oplog.authorship import Owner, initialisation
-from vox_mesh.model.oplog.chain import COMMANDS
+from vox_mesh.model.oplog.chain import COMMANDS, LogEntry
 from vox_mesh.model.oplog.key_changes import MAX_MAIL, NO_ENTRIES, ChainEnd, change_payload
-from vox_mesh.model.oplog.verification import DESIGNATE, INITIALISE, REKEY, ROUTE, ChainWitness, Key
+from vox_mesh.model.oplog.verification import (
+    DESIGNATE,
+    INITIALISE,
+    REKEY,
+    ROUTE,
+    TRUST_SCOPE,
+    ChainWitness,
+    Key,
+)
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
 from vox_mesh.oplog.grants.permits import Permits
@@ -89,6 +97,13 @@ class Routing(NamedTuple):
 
 
 NO_ROUTES: Final = Routing.of({}, ())
+
+
+class TrustedScopes(NamedTuple):
+    """The scopes that may send messages here, with the keys of their owners, and the last op about any."""
+
+    keys: dict[str, str]
+    mark: str | None
 
 
 class Coordinator(NamedTuple):
@@ -222,6 +237,27 @@ class Roles:
             )
         return await self.route_kind(kind, None)
 
+    async def trusted_scopes(self) -> TrustedScopes:
+        """Return the scopes that may send messages here."""
+        entries = [entry async for entry in self._pages.of_kind(TRUST_SCOPE, fresh=True)]
+        decisions, _ = await self._valid_decisions(TRUST_SCOPE, entries)
+        latest: dict[str, str | None] = {}
+        for each in decisions:
+            latest.setdefault(each.payload["scope"], each.payload["owner_key"])
+        keys = {scope: key for scope, key in sorted(latest.items()) if key is not None}
+        return TrustedScopes(keys, entries[-1].op_id if entries else None)
+
+    async def trust_scope(self, scope: str, owner_key: str | None) -> Outcome:
+        """Let a scope with this owner send messages here, or (`None`) no more; only the owner may."""
+        if owner_key is not None:
+            checked_public_key(owner_key, hint="copy it from the owner of that scope")
+        elif scope not in (await self.trusted_scopes()).keys:
+            raise NotKnown(
+                f"trust in scope {scope!r} not found: it may not send messages here",
+                hint="run `vox-mesh scopes trusted` to see all",
+            )
+        return await self._record_decision(TRUST_SCOPE, {"scope": scope, "owner_key": owner_key})
+
     async def key_request(self, node_id: str) -> KeyRequest | None:
         """Return the new key that a known node presented last."""
         rows = await self._read("key_request", node_id)
@@ -322,7 +358,13 @@ class Roles:
 
     async def _decisions(self, kind: str) -> tuple[list[OwnerDecision], list[str]]:
         """Return the owner's decisions of this kind, latest first, and the ids of invalid ones."""
-        entries = [entry async for entry in self._pages.of_kind(kind, fresh=True)]
+        return await self._valid_decisions(
+            kind, [entry async for entry in self._pages.of_kind(kind, fresh=True)]
+        )
+
+    async def _valid_decisions(
+        self, kind: str, entries: Sequence[LogEntry]
+    ) -> tuple[list[OwnerDecision], list[str]]:
         witness = await self._ownership.witness()  # after them: it knows the owners who signed them
         decisions: list[OwnerDecision] = []
         invalid: list[str] = []
@@ -341,6 +383,12 @@ class Roles:
 
 
 def _is_clear(kind: str, payload: Any) -> bool:
+    if kind == TRUST_SCOPE:
+        return (
+            isinstance(payload, dict)
+            and isinstance(payload.get("scope"), str)
+            and isinstance(payload.get("owner_key", 0), str | None)
+        )
     if not isinstance(payload, dict) or "node" not in payload:
         return False
     if kind == ROUTE:

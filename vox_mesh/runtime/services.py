@@ -79,13 +79,14 @@ class MeshServices(RenamedAttributes):
         local_nodes: Callable[[], Sequence[Identity]] = tuple,
         must_be_strict: bool = False,
         message_retention_s: float = 86_400.0,
+        scopes: Sequence[str] = (),
     ) -> None:
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
         claims, `None` if it claims any; `local_nodes` returns the identities of this home;
         with `must_be_strict` nothing is done for agents unless the mesh is strict;
-        `message_retention_s` applies to messages without a policy.
+        `message_retention_s` applies to messages without a policy; `scopes` are those of the directory.
         """
         self.store = store
         self.clock = clock
@@ -101,6 +102,7 @@ class MeshServices(RenamedAttributes):
         self._local_nodes = local_nodes
         self._must_be_strict = must_be_strict
         self._message_retention_s = message_retention_s
+        self._scopes = scopes
         self.sightings = Sightings(store.mesh_id, lambda: self.identity.node_id, dependencies.monotonic)
         self._rhythm_files = {"policy_file": policy_file, "rates_file": rates_file}
         self._shared_token = shared_token
@@ -315,7 +317,7 @@ class MeshServices(RenamedAttributes):
         """Return the messages."""
         from vox_mesh.messages.messages import Messages
 
-        return Messages(
+        messages = Messages(
             self.store,
             self._writer,
             self.clock,
@@ -326,6 +328,8 @@ class MeshServices(RenamedAttributes):
             lambda: self.principals.known,
             on_agent=self.sightings.note,
         )
+        messages.scopes = self._scopes
+        return messages
 
     @cached_property
     def jobs(self) -> Jobs:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vox_mesh.settings.fields import EXAMPLES
-    from vox_mesh.settings.settings import Settings, load_settings, variable_of
+    from vox_mesh.settings.settings import Settings, load_process_settings, load_settings, variable_of
 
-__all__ = ["EXAMPLES", "Settings", "load_settings", "variable_of"]
+__all__ = ["EXAMPLES", "Settings", "load_process_settings", "load_settings", "variable_of"]
 
 
 def __getattr__(name: str) -> Any:

@@ -117,6 +117,7 @@ FIELDS: Final = {
         "VOX_DB_URL", _ADDRESS, None, "libsql://my-db.turso.io", second="TURSO_DATABASE_URL"
     ),
     "db_token": SettingField("VOX_DB_TOKEN", _SECRET, None, "eyJ...", second="TURSO_AUTH_TOKEN"),
+    "db_urls": SettingField("VOX_DB_URLS", _ADDRESS, None, "acme=libsql://acme.example.com"),
     "db_path": SettingField("VOX_DB_PATH", _PATH, Path(".vox/cache/db/local.db"), ".vox/cache/db/local.db"),
     "db_driver": SettingField("VOX_DB_DRIVER", Driver, Driver.AUTO, "auto", is_plain=True),
     "db_replica": SettingField("VOX_DB_REPLICA", ReplicaChoice, ReplicaChoice.AUTO, "auto", is_plain=True),

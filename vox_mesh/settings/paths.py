@@ -27,6 +27,8 @@ def resolved_in(folder: Path, variable: str, text: str) -> str:
     field = FIELDS.get(FIELD_OF.get(variable, ""))
     if variable.endswith(FILE_SUFFIX) or (field is not None and field.kind is Kind.PATH):
         return str(folder / text)
+    if variable == FIELDS["db_urls"].variable and text.startswith(("./", "../")):
+        return str(folder.absolute() / text)
     if text.startswith(FILE_URL) and variable == FIELDS["db_url"].variable and (path := file_url_path(text)):
         from urllib.parse import quote
 

@@ -155,6 +155,10 @@ class QuickSettings:
         raise BadSettings("VOX_DB_URL is not set", hint="set VOX_DB_URL=libsql://my-db.turso.io")
 
     @property
+    def directory(self) -> None:
+        """Return `None`: there is no directory of scopes."""
+
+    @property
     def is_database_elsewhere(self) -> bool:
         """Return whether the database is on another machine."""
         return False

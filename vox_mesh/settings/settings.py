@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -24,8 +25,11 @@ from vox_mesh.model.base.reserved import MESH_AGENT, PERSON
 from vox_mesh.model.base.shared_tokens import MIN_BITS, strength_bits
 from vox_mesh.model.jobs.sandbox import Sandbox
 from vox_mesh.observability.deprecation import warn_renamed
+from vox_mesh.settings.discovery import DATABASE
 from vox_mesh.settings.fields import ENV_FILE, EXAMPLES, FIELDS, NAME, PLAIN_FIELDS, UNIX, Kind
 from vox_mesh.settings.paths import file_url_path
+from vox_mesh.settings.scope_directory import DIRECTORY, ScopeDirectory, read_directory
+from vox_mesh.settings.secrets import read_secret
 from vox_mesh.settings.sources import (
     EnvFileSource,
     MeshEnvFileSource,
@@ -68,6 +72,11 @@ def _database_url(value: str) -> str:
     if parts.query not in ("", "tls=0", "tls=1"):
         raise ValueError("the query of the URL must be ?tls=0 or ?tls=1")  # it may hold a secret: not shown
     _check_port(parts)
+    return value
+
+
+def _database_urls(value: str) -> str:
+    read_directory(value, _database_url)
     return value
 
 
@@ -144,6 +153,7 @@ PublicKey = Annotated[str, AfterValidator(_public_key)]
 Token = Annotated[SecretStr, AfterValidator(_token)]
 ArchiveUrl = Annotated[str, AfterValidator(_archive_url)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+DatabaseUrls = Annotated[str, AfterValidator(_database_urls)]
 Seconds = Annotated[float, BeforeValidator(lambda text: durations.milliseconds(text) / 1_000)]
 """A duration as people write it, in seconds."""
 
@@ -224,6 +234,7 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = _field("log_format")
     db_url: DatabaseUrl | None = _field("db_url")
     db_token: SecretStr | None = _field("db_token")
+    db_urls: DatabaseUrls | None = _field("db_urls")
     db_path: Path = _field("db_path")
     db_driver: Driver = _field("db_driver")
     db_replica: ReplicaChoice = _field("db_replica")
@@ -291,6 +302,39 @@ class Settings(BaseSettings):
         encrypted = _REMOTE_SCHEMES[parts.scheme] and parts.query != "tls=0"
         return f"{'https' if encrypted else 'http'}://{parts.netloc}{parts.path.rstrip('/')}"
 
+    @cached_property
+    def directory(self) -> ScopeDirectory | None:
+        """Return the directory of scopes, or `None` without one."""
+        try:
+            return None if self.db_urls is None else read_directory(self.db_urls, _database_url)
+        except ValueError as error:  # the file was valid a moment ago
+            raise BadSettings(f"{DIRECTORY}: {error}", hint="correct the file") from None
+
+    def in_scope(self, scope: str) -> Settings:
+        """Return the settings of one scope of the directory: its database, and a home of its own.
+
+        Raises `NotKnown` if the directory has no such scope, and `BadSettings` if it can't be used.
+        """
+        if self.directory is None:
+            raise BadSettings(
+                f"{DIRECTORY} is not set", hint=f"for example {DIRECTORY}={EXAMPLES[DIRECTORY]}"
+            )
+        entry = self.directory.entry(scope)
+        token = None if entry.token_file is None else SecretStr(read_secret(entry.token_file, DIRECTORY))
+        home = self.home_dir / SCOPES / scope
+        found = self.model_copy(
+            update={
+                "enabled": True,
+                "scope_id": scope,
+                "db_url": entry.url,
+                "db_token": token,
+                "home_dir": home,
+                "db_path": home / DATABASE,
+            }
+        )
+        _refuse_plaintext_token(found, DIRECTORY)
+        return found
+
     @property
     def is_database_elsewhere(self) -> bool:
         """Return whether the database is on another machine, with its own clock."""
@@ -300,8 +344,28 @@ class Settings(BaseSettings):
 _TOKENS: Final = frozenset({"VOX_MESH_TOKEN", "VOX_MESH_READ_TOKEN", "VOX_MESH_METRICS_TOKEN"})
 
 
+SCOPES: Final = "scopes"
+"""The folder in a home with a home for each scope of the directory."""
+
+
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings, or raise `BadSettings` with one line that names the variable."""
+    """Read the settings, or raise `BadSettings` with one line that names the variable.
+
+    With a directory of scopes, they are those of the scope in VOX_MESH_SCOPE_ID.
+    """
+    settings = load_process_settings(**overrides)
+    if settings.db_urls is None:
+        return settings
+    if not settings.scope_id:
+        raise BadSettings(
+            f"no scope given, and {DIRECTORY} has several databases",
+            hint="set VOX_MESH_SCOPE_ID to one of them: `vox-mesh scopes` lists them",
+        )
+    return settings.in_scope(settings.scope_id)
+
+
+def load_process_settings(**overrides: Any) -> Settings:
+    """Read the settings as `load_settings` does, but of no scope, for a process that opens several."""
     env_file = overrides.get("_env_file", ENV_FILE)
     try:
         if env_file is not None:
@@ -341,12 +405,12 @@ def _name_in_use(variable: str) -> str:
     return second if second and second in os.environ and variable not in os.environ else variable
 
 
-def _refuse_plaintext_token(settings: Settings) -> None:
+def _refuse_plaintext_token(settings: Settings, variable: str = "VOX_DB_URL") -> None:
     if settings.backend is not Backend.SERVER or settings.db_token is None or settings.db_allow_plaintext:
         return
     endpoint = urlsplit(settings.endpoint)
     if endpoint.scheme == "http" and not is_loopback(endpoint.hostname or ""):
         raise BadSettings(
-            f"VOX_DB_URL: the token would be sent unencrypted to {endpoint.hostname}",
-            hint="for example VOX_DB_URL=libsql://my-db.turso.io, or set VOX_DB_ALLOW_PLAINTEXT=1",
+            f"{variable}: the token would be sent unencrypted to {endpoint.hostname}",
+            hint=f"for example {variable}={EXAMPLES[variable]}, or set VOX_DB_ALLOW_PLAINTEXT=1",
         )

@@ -26,6 +26,7 @@ from vox_mesh.model.oplog.verification import (
     REQUEST,
     ROUTE,
     TRANSFER,
+    TRUST_SCOPE,
     ChainReport,
 )
 from vox_mesh.oplog.archive.entry_lines import record_of
@@ -36,7 +37,7 @@ from vox_mesh.views.rhythm import stamp_of
 
 _TOPICS: Final = {
     **dict.fromkeys(JOB_OPS, "job"),
-    **dict.fromkeys((INITIALISE, OFFER, TRANSFER, DESIGNATE, ROUTE, REKEY), "role"),
+    **dict.fromkeys((INITIALISE, OFFER, TRANSFER, DESIGNATE, ROUTE, REKEY, TRUST_SCOPE), "role"),
     RESOLVE: "conflict",
     **dict.fromkeys((REQUEST, APPROVE, DENY), "approval"),
     **dict.fromkeys((SET_TEMPO, TEMPO_DECISION, DECLARE_INCIDENT, CLEAR_INCIDENT), "tempo"),

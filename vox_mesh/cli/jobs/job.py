@@ -19,6 +19,7 @@ from vox_mesh.cli.jobs.job_options import (
     tag_option,
 )
 from vox_mesh.cli.jobs.job_output import (
+    job_records,
     known_job,
     short_id,
     show_ended,
@@ -34,6 +35,7 @@ from vox_mesh.cli.jobs.run_next import run_next
 from vox_mesh.cli.jobs.steps import steps
 from vox_mesh.cli.jobs.waiting import has_succeeded, wait
 from vox_mesh.cli.jobs.work import renew, report, take
+from vox_mesh.cli.support.all_scopes import all_scopes_option, show_all_scopes
 from vox_mesh.cli.support.exit_codes import ExitCode
 from vox_mesh.cli.support.options import Function, TrailingCommand, print_faults, seconds
 from vox_mesh.cli.support.output import (
@@ -342,6 +344,7 @@ async def _existing(mesh: AgentMesh, job_ids: Sequence[str]) -> list[Job]:
 @click.option("--counts", is_flag=True, help="Count the jobs of each kind by state.")
 @click.option("--spooled", is_flag=True, help="Jobs that nodes on this machine keep for the database.")
 @limit_option
+@all_scopes_option
 @json_option
 def list_(
     state: str | None,
@@ -350,8 +353,9 @@ def list_(
     counts: bool,
     spooled: bool,
     limit: int,
+    all_scopes: bool,
     as_json: bool,
-) -> None:
+) -> int | None:
     """List or count jobs, newest first.
 
     With --counts, `oldest` is the time since which the oldest ready job of a kind waits. With --spooled, jobs
@@ -361,6 +365,8 @@ def list_(
     Example:
       vox-mesh job list --state running --kind 'cortex.*'
     """
+    if all_scopes and (spooled or counts):
+        raise click.UsageError("--all-scopes can't be combined with --spooled or --counts")
     if spooled:
         if state is not None or node is not None or counts:
             raise click.UsageError(
@@ -368,19 +374,24 @@ def list_(
             )
         jobs = spooled_in(spool_paths(start_shared("job list")), kind, limit)
         show_spooled(jobs, as_json=as_json)
-        return
+        return None
     if counts:
         if state is not None or node is not None:
             raise click.UsageError("--counts can be combined with --kind only", click.get_current_context())
         _show_counts(run_command("job list", lambda mesh: job_counts(mesh, kind)), as_json=as_json)
-        return
+        return None
     states = [None if state is None else JobState(state)]
 
     async def read(mesh: Mesh) -> list[Job]:
         pages = list_pages(mesh.jobs, states, JobFilter(kind, node), limit=limit)
         return [each async for page in pages for each in page]
 
+    if all_scopes:
+        return show_all_scopes(
+            "job list", read, lambda jobs: job_records(jobs, as_json=as_json), as_json=as_json
+        )
     show_jobs(run_command("job list", read), as_json=as_json)
+    return None
 
 
 def _show_counts(counts: Sequence[CountView], *, as_json: bool) -> None:

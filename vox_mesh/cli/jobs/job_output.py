@@ -55,7 +55,12 @@ def line(job: Job, **more: Any) -> Record:
 
 def show_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
     """Print jobs."""
-    show_several([vars(JobView.of(job)) if as_json else line(job) for job in jobs], as_json=as_json)
+    show_several(job_records(jobs, as_json=as_json), as_json=as_json)
+
+
+def job_records(jobs: Sequence[Job], *, as_json: bool) -> list[Record]:
+    """Return jobs as rows of a table, or whole for JSON."""
+    return [vars(JobView.of(job)) if as_json else line(job) for job in jobs]
 
 
 def show_scheduled(

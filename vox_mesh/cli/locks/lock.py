@@ -13,6 +13,7 @@ import click
 
 from vox_mesh.cli.locks.lock_run import run
 from vox_mesh.cli.locks.paths import keys_of, literal_option
+from vox_mesh.cli.support.all_scopes import all_scopes_option, show_all_scopes
 from vox_mesh.cli.support.mesh_report import print_mesh, verbose_option
 from vox_mesh.cli.support.options import LockOptions, acting_agent, lock_options, ttl_option
 from vox_mesh.cli.support.output import (
@@ -268,8 +269,9 @@ def _record(view: LockView, *, as_json: bool) -> Record:
 @lock.command(name="list")
 @click.option("--agent", help="Only the locks of this agent, on any node.")
 @click.option("--watch", "goes_on", is_flag=True, help="Then show each change until Ctrl-C.")
+@all_scopes_option
 @json_option
-def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
+def list_(agent: str | None, goes_on: bool, all_scopes: bool, as_json: bool) -> int | None:
     """List the held locks, their holders and waiters.
 
     With --watch a terminal shows the whole list after every change; otherwise, and with --json, each lock
@@ -279,6 +281,15 @@ def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
     Example:
       vox-mesh lock list --watch
     """
+    if all_scopes:
+        if goes_on:
+            raise click.UsageError("--all-scopes and --watch can't be combined")
+        return show_all_scopes(
+            "lock list",
+            lambda mesh: mesh.locks.holders(),
+            lambda found: (_documents if as_json else _lines)(_of_agent(found, agent)),
+            as_json=as_json,
+        )
     if goes_on:
         run_command("lock list", lambda mesh: _watch(mesh, agent, as_json))
     else:
@@ -286,6 +297,7 @@ def list_(agent: str | None, goes_on: bool, as_json: bool) -> None:
         holders = asyncio.run(run_as_agent(settings, None, lambda mesh: mesh.locks.holders()))
         found = _of_agent(holders, agent)
         show_several(_documents(found) if as_json else _lines(found), as_json=as_json)
+    return None
 
 
 def _of_agent(holders: list[Holder], agent: str | None) -> list[Holder]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from vox_mesh.cli.support.all_scopes import all_scopes_option, show_all_scopes
 from vox_mesh.cli.support.output import json_option, show_one, show_several
 from vox_mesh.cli.support.session import run_command
 from vox_mesh.model.locks.records import iso_of
@@ -14,8 +15,9 @@ from vox_mesh.views.live.item import AttentionItem
 
 
 @click.command()
+@all_scopes_option
 @json_option
-def attention(as_json: bool) -> None:
+def attention(all_scopes: bool, as_json: bool) -> int | None:
     """List what needs a person, most urgent first.
 
     Open conflicts, questions and approvals, dead letters, overdue acknowledgements, failed jobs without a
@@ -25,12 +27,21 @@ def attention(as_json: bool) -> None:
     \b
     Example:
       vox-mesh attention
+      vox-mesh attention --all-scopes
     """
+    if all_scopes:
+        return show_all_scopes(
+            "attention",
+            read_attention,
+            lambda found: [asdict(each) if as_json else _line(each) for each in found.items],
+            as_json=as_json,
+        )
     found = run_command("attention", read_attention)
     if as_json:
         show_one(asdict(found), as_json=True)
     else:
         show_several([_line(each) for each in found.items], as_json=False)
+    return None
 
 
 def _line(item: AttentionItem) -> dict[str, object]:

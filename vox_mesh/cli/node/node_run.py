@@ -7,12 +7,13 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
 from vox_mesh.cli.command_server.process import command_server_of
+from vox_mesh.cli.node.served_scopes import open_nodes
 from vox_mesh.cli.node.shutdown import ShutdownWatchdog
 from vox_mesh.cli.node.traces import set_up_traces, shut_down
 from vox_mesh.cli.support.exit_codes import ExitCode
@@ -21,13 +22,13 @@ from vox_mesh.cli.support.options import grace_option, handlers_option
 from vox_mesh.cli.support.session import refuse_node
 from vox_mesh.jobs.worker.handlers import HandlerSet, load_handlers
 from vox_mesh.jobs.worker.worker import Worker
-from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.node import MeshNode
 from vox_mesh.runtime import loop
 from vox_mesh.runtime.agents import agent_kinds
 from vox_mesh.runtime.exec_policy import check_exec_settings
-from vox_mesh.settings import EXAMPLES, Settings, load_settings, variable_of
+from vox_mesh.runtime.scopes import settings_of_scopes
+from vox_mesh.settings import EXAMPLES, Settings, load_process_settings, load_settings, variable_of
 from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.settings.process import deny_inspection
 
@@ -70,8 +71,11 @@ class NodeRun:
         *,
         until_idle: bool = False,
         once: bool = False,
+        scopes: Sequence[Settings] = (),
     ) -> None:
+        """`scopes`: the settings of each scope, in place of `settings`, for a process that serves several."""
         self._settings = settings
+        self._scopes = tuple(scopes) or (settings,)
         self._work = work
         self._leaving_s = leaving_s
         self._until_idle = until_idle or once
@@ -93,20 +97,23 @@ class NodeRun:
         deny_inspection()  # its key is in its memory
         watch = ShutdownWatchdog(lambda: loop.call_soon_threadsafe(stop), self._leaving_s)
         try:
-            async with Mesh.open(self._settings) as mesh:
-                set_log_node(mesh.identity.node_id)
-                set_up_traces(self._settings, mesh.identity.node_id)
+            async with open_nodes(self._scopes) as meshes:
+                set_log_node(meshes[0].identity.node_id)
+                set_up_traces(self._settings, meshes[0].identity.node_id)
                 if self._work is not None:
-                    await self._start_work(mesh, self._work)
+                    for mesh in meshes:
+                        await self._start_work(mesh, self._work)
                 opening = None
                 gc.set_threshold(_GC_THRESHOLD)
                 gc.freeze()  # else each full collection looks at all that was loaded, and holds the loop
-                self._report_ready(mesh)
-                self._start_command_server(mesh)
-                await self._wait_for_end(mesh)
+                self._report_ready(meshes)
+                if len(meshes) == 1:
+                    self._start_command_server(meshes[0])
+                await self._wait_for_end(meshes)
                 self._manager.notify_stopping()
-                mesh.begin_to_leave()
-                await mesh.supervisor.stop(_WORKER)
+                for mesh in meshes:
+                    mesh.begin_to_leave()
+                await asyncio.gather(*(mesh.supervisor.stop(_WORKER) for mesh in meshes))
         except asyncio.CancelledError:
             if not self._stopping.is_set():
                 raise
@@ -139,40 +146,47 @@ class NodeRun:
             *(mesh.identity.node_id, ",".join(worker.kinds), work.concurrency),
         )
 
-    def _report_ready(self, mesh: MeshNode) -> None:
-        url = mesh.presence.activity.control_addr or "none"
-        status = f"node up: node_id={mesh.identity.node_id} home={mesh.store.backend.value} url={url}"
-        _log.info("%s", status)
-        self._manager.notify_ready(status)
-        mesh.supervisor.start("service-manager", self._manager.send_keepalives)
+    def _report_ready(self, meshes: Sequence[MeshNode]) -> None:
+        for mesh in meshes:
+            scope = f" scope={mesh.store.mesh_id[0]}" if len(meshes) > 1 else ""
+            url = mesh.presence.activity.control_addr or "none"
+            status = (
+                f"node up: node_id={mesh.identity.node_id}{scope} home={mesh.store.backend.value} url={url}"
+            )
+            _log.info("%s", status)
+        self._manager.notify_ready(status if len(meshes) == 1 else f"node up: scopes={len(meshes)}")
+        meshes[0].supervisor.start("service-manager", self._manager.send_keepalives)
 
     def _start_command_server(self, mesh: MeshNode) -> None:
         server = None if self._until_idle else command_server_of(self._settings, mesh.store.slot_name)
         if server is not None:
             mesh.supervisor.start("command-server", server.run)
 
-    async def _wait_for_end(self, mesh: MeshNode) -> None:
+    async def _wait_for_end(self, meshes: Sequence[MeshNode]) -> None:
         """Wait until the node is stopped or idle. Raises what it can't recover from."""
         stopped = asyncio.create_task(self._stopping.wait(), name="vox-mesh-stopped")
-        broken = asyncio.create_task(mesh.broken(), name="vox-mesh-broken")
-        reasons: list[asyncio.Task[Any]] = [stopped, broken]
+        broken = {asyncio.create_task(mesh.broken(), name="vox-mesh-broken") for mesh in meshes}
+        reasons: list[asyncio.Task[Any]] = [stopped, *broken]
         if self._until_idle:
-            reasons.append(asyncio.create_task(self._wait_until_idle(mesh), name="vox-mesh-idle"))
+            reasons.append(asyncio.create_task(self._wait_until_all_idle(meshes), name="vox-mesh-idle"))
         try:
             done, _ = await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
             if stopped not in done:
-                for each in done - {broken}:
+                for each in done - broken:
                     each.result()
-                if broken in done:
-                    raise broken.result()
+                for failed in done & broken:
+                    raise failed.result()
         finally:
             for each in reasons:
                 each.cancel()
         if self._work is not None:
             _log.info(
                 "draining: %d jobs running, unfinished ones are released after the grace period",
-                mesh.worker.running_count,
+                sum(mesh.worker.running_count for mesh in meshes),
             )
+
+    async def _wait_until_all_idle(self, meshes: Sequence[MeshNode]) -> None:
+        await asyncio.gather(*map(self._wait_until_idle, meshes))
 
     async def _wait_until_idle(self, mesh: MeshNode) -> None:
         """Wait until there is nothing left to do for now."""
@@ -262,8 +276,16 @@ def _settings_options(function: Function) -> Function:
 @click.option("--no-worker", is_flag=True, help="Claim no jobs, whatever the settings are.")
 @grace_option("4s")
 @click.option("--once", is_flag=True, help="Do the pending work and exit.")
+@click.option("--scope", "scopes", multiple=True, metavar="NAME", help="Scope to serve; may be repeated.")
 @_settings_options
-def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **options: Any) -> int:
+def up(
+    names: tuple[str, ...],
+    no_worker: bool,
+    grace: float,
+    once: bool,
+    scopes: tuple[str, ...],
+    **options: Any,
+) -> int:
     """Run a node of the mesh until SIGINT or SIGTERM.
 
     A node sends heartbeats, expires leases, delivers messages and serves HTTP. It claims jobs if it has
@@ -272,12 +294,18 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
 
     Every setting is also an option, which overrides its variable; secrets are variables only.
 
+    With --scope it serves one or several scopes of VOX_DB_URLS: each has its own database, home and port.
+
     \b
     Example:
       vox-mesh up --enabled --node-id builder-1 --handlers my_handlers:handlers
+      vox-mesh up --scope west --scope east
     """
     chosen = {name: value for name, value in options.items() if value is not None}
-    settings = load_settings(**chosen)
+    served: list[Settings] = []
+    if scopes:
+        served = settings_of_scopes(load_process_settings(**chosen), scopes)
+    settings = served[0] if served else load_settings(**chosen)
     refuse_node(settings, "up")
     set_up_logs(settings.log_format)
     if settings.backend is Backend.MEMORY:
@@ -289,7 +317,7 @@ def up(names: tuple[str, ...], no_worker: bool, grace: float, once: bool, **opti
     work = None if no_worker else _work(settings, load_handlers(names), grace)
     if no_worker and names:
         raise click.UsageError("--handlers and --no-worker can't be combined")
-    return loop.run(NodeRun(settings, work, grace + _LEAVING_S, once=once).run())
+    return loop.run(NodeRun(settings, work, grace + _LEAVING_S, once=once, scopes=served).run())
 
 
 def _work(settings: Settings, handlers: HandlerSet, grace_s: float) -> Work | None:

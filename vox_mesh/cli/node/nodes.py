@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from vox_mesh.cli.support.all_scopes import all_scopes_option, show_all_scopes
 from vox_mesh.cli.support.output import (
     CommandGroup,
     Record,
@@ -50,9 +51,12 @@ _NO_HEARTBEAT: Final = (
     help="Maximum age of the heartbeat of a live node.",
 )
 @click.option("--all", "wants_all", is_flag=True, help="Include nodes that have left or died.")
+@all_scopes_option
 @json_option
 @click.pass_context
-def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool) -> None:
+def nodes(
+    context: click.Context, stale_ms: int, wants_all: bool, all_scopes: bool, as_json: bool
+) -> int | None:
     """List the live nodes.
 
     Shows the state, role, whether it is admitted, host, heartbeat age, version of the package and of the
@@ -63,11 +67,20 @@ def nodes(context: click.Context, stale_ms: int, wants_all: bool, as_json: bool)
       vox-mesh nodes --all
     """
     if context.invoked_subcommand is not None:
-        if as_json or wants_all or stale_ms != STALE_MS:
+        if as_json or wants_all or all_scopes or stale_ms != STALE_MS:
             raise click.UsageError(f"options of `{context.invoked_subcommand}` must follow it", context)
-        return
-    found = run_command("nodes", lambda mesh: _list(mesh, None if wants_all else stale_ms))
-    show_several([vars(NodeView.of(*each)) if as_json else _line(*each) for each in found], as_json=as_json)
+        return None
+
+    async def read(mesh: Mesh) -> list[tuple[Node, NodeStanding]]:
+        return await _list(mesh, None if wants_all else stale_ms)
+
+    def records(found: list[tuple[Node, NodeStanding]]) -> list[Record]:
+        return [vars(NodeView.of(*each)) if as_json else _line(*each) for each in found]
+
+    if all_scopes:
+        return show_all_scopes("nodes", read, records, as_json=as_json)
+    show_several(records(run_command("nodes", read)), as_json=as_json)
+    return None
 
 
 async def _list(mesh: Mesh, stale_ms: int | None) -> list[tuple[Node, NodeStanding]]:

@@ -46,15 +46,34 @@ def start(command: str, **values: Any) -> Settings:
     return settings
 
 
-def _load(**values: Any) -> Settings:
-    from pydantic import SecretStr  # imported late: short commands do without
+def start_for_scopes(command: str) -> Settings:
+    """Start a command that works on several scopes. Raises `BadSettings` without a directory of them."""
+    from vox_mesh.settings import load_process_settings
 
+    settings = load_process_settings()
+    refuse_node(settings, command)
+    if settings.directory is None:
+        raise BadSettings(
+            f"`vox-mesh {command}` of all scopes needs a directory of them, and VOX_DB_URLS is not set",
+            hint="set VOX_DB_URLS, or run it without --all-scopes",
+        )
+    _set_up_logs(settings)
+    return settings
+
+
+def _load(**values: Any) -> Settings:
     from vox_mesh.settings import load_settings
 
     settings = load_settings(**values)
+    _set_up_logs(settings)
+    return settings
+
+
+def _set_up_logs(settings: Settings) -> None:
+    from pydantic import SecretStr  # imported late: short commands do without
+
     secrets = [value.get_secret_value() for _, value in settings if isinstance(value, SecretStr)]
     set_up_logs(settings.log_format, secrets, settings.agent_id)
-    return settings
 
 
 def start_shared(command: str, **values: Any) -> Settings:

@@ -137,7 +137,9 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     verification.ROUTE: _always(ROUTE),
     verification.REKEY: _always(REKEY),
     # Who may do everything may also say, with the owner's key, what others may do.
-    **dict.fromkeys((verification.ADMIT_NODE, *verification.OWNER_GRANTS), _always(EVERYTHING)),
+    **dict.fromkeys(
+        (verification.ADMIT_NODE, verification.TRUST_SCOPE, *verification.OWNER_GRANTS), _always(EVERYTHING)
+    ),
 }
 """What each kind of op needs."""
 

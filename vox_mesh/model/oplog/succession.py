@@ -16,7 +16,7 @@ from vox_mesh.model.base.canonical import canonical, parse
 from vox_mesh.model.base.keys import is_signed
 from vox_mesh.model.oplog.authorship import Owner, initial_owner
 from vox_mesh.model.oplog.chain import LogEntry, signed_text
-from vox_mesh.model.oplog.verification import DESIGNATE, READ_ERRORS, ROUTE, TRANSFER, is_whole
+from vox_mesh.model.oplog.verification import DESIGNATE, READ_ERRORS, ROUTE, TRANSFER, TRUST_SCOPE, is_whole
 
 MAX_ACTS: Final = 4_096
 """How many acts of the previous owner a step lists. All that are in force are listed in any case."""
@@ -333,4 +333,6 @@ def _subject(entry: LogEntry) -> Any:
         return DESIGNATE
     if entry.kind == ROUTE:
         return ROUTE, str(parse(entry.payload).get("kind"))
+    if entry.kind == TRUST_SCOPE:
+        return TRUST_SCOPE, str(parse(entry.payload).get("scope"))
     return entry.hash  # such as a key that was accepted

@@ -47,7 +47,10 @@ REVOKE_TOKEN: Final = "RevokeAgentToken"  # noqa: S105 - a kind of op
 OWNER_GRANTS: Final = (ADMIT, GRANT, REVOKE, STRICT, ISSUE_TOKEN, REVOKE_TOKEN)
 """Ops of the owner about agents and their grants."""
 
-OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, ADMIT_NODE, *OWNER_GRANTS})
+TRUST_SCOPE: Final = "TrustScope"
+"""The op by which the owner trusts another scope, known by its owner's key, to send messages here."""
+
+OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, ADMIT_NODE, TRUST_SCOPE, *OWNER_GRANTS})
 """Kinds of op that only the owner of the mesh may author; each is signed individually."""
 
 WITNESSES: Final = (ANCHOR, ARCHIVE, REKEY)

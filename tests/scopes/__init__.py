@@ -1,0 +1,1 @@
+"""Tests of several scopes, each in a database of its own."""
