@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import certifi
 import hypothesis
 import pytest
 
@@ -29,6 +31,12 @@ load_first(
     "tests.support.locks.lock_history",
     "tests.support.oplog.rivals",
 )
+
+# Collecting makes a million objects that stay: no garbage is there to be found.
+gc.disable()
+
+# Without it, each request of an HTTP client looks for this optional package in all folders again.
+sys.modules.setdefault("sniffio", None)  # type: ignore[arg-type]
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and the processes of a test inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,6 +68,7 @@ def pytest_collection_finish() -> None:
     """Exempt the collected tests, which stay to the end, from each later search for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header() -> str:
@@ -74,6 +83,18 @@ def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object]
     print(f"seed {drawn}, from {VARIABLE}={seed_of_run()}")
     record_property(PROPERTY, drawn)
     return drawn
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give HTTP clients one authority to trust: each would load all of them, and no test needs more."""
+    end = "-----END CERTIFICATE-----"
+    first, _, _ = Path(certifi.where()).read_text().partition(end)
+    path = tmp_path_factory.mktemp("certificates") / "one.pem"
+    path.write_text(f"{first}{end}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certifi, "where", lambda: str(path))
+        yield
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+from tools.rewrite_asserts import rewrite_all
 from tools.seeds import PROPERTY, VARIABLE, seed_of_run
 
 MAX_RETRIED: Final = 3
@@ -27,8 +28,9 @@ _FAILED: Final = 1
 _ALL: Final = ("--numprocesses", "4", "--dist", "worksteal")
 _ALONE: Final = ("--last-failed", "--last-failed-no-failures", "none", "--maxfail", str(_MAX_FAILED_AGAIN))
 
-_COMPILED: Final = ("vox_mesh", "tools", "proof", "bench")
-"""Not the tests: pytest compiles them in a form of its own."""
+_COMPILED: Final = ("vox_mesh", "tools", "proof", "bench", "tests/support")
+_TESTS: Final = Path("tests")
+"""Pytest compiles them in a form of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def _tests(folder: Path) -> int:
 def _compile() -> None:
     """Compile all modules once: the workers start together, and would each compile all of them."""
     subprocess.run((sys.executable, "-m", "compileall", "-q", "-j", "0", *_COMPILED), check=True)
+    rewrite_all(_TESTS.absolute())
 
 
 def main() -> int:

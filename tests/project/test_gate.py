@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.gate import MAX_RETRIED, Outcome, faults_of, passed_on_retry, read_report
+from tools.rewrite_asserts import cached_path, is_cached, rewrite
 from tools.seeds import VARIABLE, seed_of_test
 
 _REPORT = """<testsuites><testsuite>
@@ -44,6 +45,26 @@ def test_few_retries_are_allowed() -> None:
     first = dict.fromkeys(names, _BAD)
     assert faults_of(names[:-1], first) == []
     assert len(faults_of(names, first)) == 1
+
+
+def test_pytest_takes_a_module_that_was_rewritten_before_from_its_cache(tmp_path: Path) -> None:
+    module = tmp_path / "test_numbers.py"
+    module.write_text("def test_they_are_equal():\n    one, two = 1, 2\n    assert one == two\n")
+    rewrite(module)
+    assert is_cached(module)
+    kept = cached_path(module).stat()
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(module)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 1
+    assert "assert 1 == 2" in ran.stdout  # as it says only of rewritten ones
+    assert cached_path(module).stat().st_mtime_ns == kept.st_mtime_ns
+    module.write_text("")
+    assert not is_cached(module)
 
 
 def test_a_test_that_draws_says_so_in_its_report(request: pytest.FixtureRequest, seed: int) -> None:

@@ -49,11 +49,14 @@ class Pages:
         return opened
 
     async def check(self, used: Iterable[WatchedPage]) -> None:
-        """Close the pages that no other test gets, and fail if one of these did wrong."""
+        """Close the pages that no other test gets, leave the screens of these, and fail if one did wrong."""
+        kept = tuple(used)
         closing, self._opened = self._opened, []
         for each in closing:
             await each.context.close()
-        for each in (*closing, *used):
+        for each in kept:
+            await each.leave()
+        for each in (*closing, *kept):
             each.check()
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from functools import cache
 from typing import Any, Final
@@ -15,10 +16,16 @@ PATIENCE_MS: Final = 30_000
 NARROW: Final = ViewportSize(width=360, height=740)
 WIDE: Final = ViewportSize(width=1280, height=800)
 
+_STREAM: Final = "/v1/events"
+"""What a page asks for once, and reads until it is closed."""
+
 _REPORT_VIOLATIONS: Final = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`content security policy: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
 """
+_IS_SIGNED_IN: Final = "() => document.querySelector('nav#screens') !== null"
+_NOWHERE: Final = "/ui/no-such-screen"
+"""A path whose screen asks the node for nothing."""
 _FOLLOW: Final = """(url) => {
   history.pushState(null, "", url);
   dispatchEvent(new PopStateEvent("popstate"));
@@ -48,10 +55,15 @@ class WatchedPage:
         self.origin = origin
         self.faults: list[str] = []
         self._tolerated: list[re.Pattern[str]] = []
+        self._in_flight: set[Request] = set()
+        self._has_settled = asyncio.Event()
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", self._on_console)
         page.on("pageerror", self._on_page_error)
         context.on("request", self._on_request)
+        page.on("request", self._on_asked)
+        page.on("requestfinished", self._on_answered)
+        page.on("requestfailed", self._on_answered)
 
     @classmethod
     async def open(cls, browser: Browser, origin: str, **options: Any) -> WatchedPage:
@@ -75,6 +87,20 @@ class WatchedPage:
         """Fail if the page did anything that it must not do."""
         faults = [each for each in self.faults if not any(form.search(each) for form in self._tolerated)]
         assert not faults, faults
+
+    async def leave(self) -> None:
+        """Leave the current screen, and wait until all that it asked for is answered or given up.
+
+        A screen repeats its requests when the mesh changes. On a page that stays open, each later
+        refusal would count as a fault of the test that gets the page next.
+        """
+        if self.page.is_closed() or not await self.page.evaluate(_IS_SIGNED_IN):
+            return
+        await self.page.evaluate(_FOLLOW, _NOWHERE)
+        await self.page.get_by_role("heading", level=1, name="Not found").wait_for()
+        async with asyncio.timeout(PATIENCE_MS / 1000):
+            await self._has_settled.wait()
+        await self.page.evaluate("0")  # what the browser has said until now is heard before its answer
 
     async def sign_in(self, node: NodeProcess, name: str = "alice", *, read_only: bool = False) -> None:
         """Sign in with a one-time code, as `vox-mesh console` does, and wait until the console is shown."""
@@ -109,6 +135,16 @@ class WatchedPage:
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.faults.append(f"console {message.type}: {message.text} ({message.location.get('url')})")
+
+    def _on_asked(self, request: Request) -> None:
+        if not request.url.endswith(_STREAM):
+            self._in_flight.add(request)
+            self._has_settled.clear()
+
+    def _on_answered(self, request: Request) -> None:
+        self._in_flight.discard(request)
+        if not self._in_flight:
+            self._has_settled.set()
 
     def _on_page_error(self, error: Error) -> None:
         self.faults.append(f"page error: {error}")

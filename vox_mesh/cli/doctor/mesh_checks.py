@@ -9,6 +9,7 @@ from typing import Final
 import httpx
 
 from vox_mesh.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, fail, ok, warn
+from vox_mesh.client.connection import UNIX, transport_of
 from vox_mesh.errors import NotStrict
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.jobs.records import JobState, matches
@@ -100,18 +101,19 @@ async def _ask(context: CheckContext, node: NodeView) -> str | None:
     local = slot_folder(home, node.node_id).absolute() / SOCKET
     try:
         if stat.S_ISSOCK(local.lstat().st_mode):
-            return await _faults_at("http://node", {}, httpx.AsyncHTTPTransport(uds=str(local)))
+            return await _faults_at(f"{UNIX}{local}", {})
     except (OSError, *_NO_ANSWER):
         pass  # there is none, or it is of a process that has ended
     try:
-        return await _faults_at(url, _headers(context.settings), None)
+        return await _faults_at(url, _headers(context.settings))
     except _NO_ANSWER as error:
         return None if node.state == NodeState.DEAD else f"no answer at {url} ({type(error).__name__})"
 
 
-async def _faults_at(url: str, headers: dict[str, str], transport: httpx.AsyncBaseTransport | None) -> str:
+async def _faults_at(address: str, headers: dict[str, str]) -> str:
+    transport, base = transport_of(address)
     async with httpx.AsyncClient(
-        base_url=url, timeout=_ASK_S, headers=headers, trust_env=False, transport=transport
+        base_url=base, timeout=_ASK_S, headers=headers, trust_env=False, transport=transport
     ) as client:
         answer = await client.get("/readyz", params={"verbose": ""})
     if answer.status_code == httpx.codes.UNAUTHORIZED:

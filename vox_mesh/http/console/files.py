@@ -6,8 +6,8 @@ Its modules are sent as one script, and its style sheets as one, without what a 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hashlib
+import zlib
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -39,6 +39,8 @@ _TYPES: Final = {
 """The types of files that are served. Others are not."""
 
 _LEVEL: Final = 9
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_MEMORY_LEVELS: Final = (5, 7, 9)
 
 
 class WebFile(NamedTuple):
@@ -106,4 +108,12 @@ def _read_bodies(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 def _file(content_type: str, body: bytes) -> WebFile:
     tag = hashlib.blake2b(body, digest_size=16).hexdigest()
-    return WebFile(content_type, body, gzip.compress(body, _LEVEL, mtime=0), tag)
+    return WebFile(
+        content_type, body, min((_compressed(body, each) for each in _MEMORY_LEVELS), key=len), tag
+    )
+
+
+def _compressed(body: bytes, memory: int) -> bytes:
+    """Return the file as gzip; how much memory is used decides where blocks end, and so the size."""
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP, memory)
+    return compressor.compress(body) + compressor.flush()

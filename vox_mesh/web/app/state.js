@@ -46,7 +46,7 @@ function set(part, value) {
   if (held && part !== "status") held.value = value;
 }
 
-const GAP_MS = 120;
+const GAP_MS = 40;
 const MAX_GAP_MS = 2_000;
 const SLOW_MS = 500;
 const SLOW_GAP_MS = 20_000;
