@@ -45,7 +45,7 @@ from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreW
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.agents import open_agents
-from vox_mesh.runtime.archive_target import backup_target
+from vox_mesh.runtime.backups.opening import backup_schedule
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
@@ -61,7 +61,6 @@ from vox_mesh.store.store import Store
 if TYPE_CHECKING:
     from vox_mesh.http.server import NodeServer
     from vox_mesh.jobs.proof.artifacts import ArtifactSource
-    from vox_mesh.runtime.backups.schedule import BackupSchedule
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class MeshNode(Mesh):
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
-        self._backup_schedule = self._create_backup_schedule(settings)
+        self.backup_schedule = backup_schedule(settings, self, dependencies)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
@@ -262,7 +261,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
-            *([("backups", self._backup_schedule.run)] if self._backup_schedule is not None else []),
+            *([("backups", self.backup_schedule.run)] if self.backup_schedule is not None else []),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.
@@ -270,22 +269,6 @@ class MeshNode(Mesh):
         ):
             self.supervisor.start(name, run)
         self.health.is_beginning = False
-
-    def _create_backup_schedule(self, settings: Settings) -> BackupSchedule | None:
-        target = backup_target(settings)
-        if target is None or settings.backend is Backend.MEMORY:
-            return None
-        from vox_mesh.runtime.backups.schedule import BackupSchedule  # imported late: few nodes have one
-        from vox_mesh.runtime.backups.stored_backups import StoredBackups
-
-        parts = self.identity.node_id, self.store, self.clock, self.locks, StoredBackups(target)
-        return BackupSchedule(
-            *parts,
-            interval_s=settings.backup_interval,
-            keep=settings.backup_keep,
-            chance=self._chance,
-            monotonic=self._monotonic,
-        )
 
     async def _join(self) -> None:
         """Send the first heartbeat; if this home has the owner's key, that admits the node."""
@@ -363,11 +346,6 @@ class MeshNode(Mesh):
         await self._job_maintenance.run_once()
         await self.approvals.apply_due()
         await self._retention_maintenance.run_once()
-
-    @property
-    def backup_schedule(self) -> BackupSchedule | None:
-        """Return the schedule of backups; `None` if the settings name no place for them."""
-        return self._backup_schedule
 
     @property
     def writer(self) -> OpLogWriter:

@@ -151,7 +151,6 @@ from vox_mesh.rhythm.tallies import Tallies
 from vox_mesh.rhythm.task_status import Position, StatusPage, TaskStatus
 from vox_mesh.rhythm.tempo.incidents import Incident
 from vox_mesh.rhythm.token_ledger import AttemptCharge, LimitStanding, ModelSpend, SpendRow
-from vox_mesh.runtime.backups.schedule import BackupSchedule
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.principals import Principals
 from vox_mesh.runtime.retention.pruner import Swept
@@ -165,7 +164,6 @@ from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.schema.backup import Backup
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
-from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
 from vox_mesh.store.targets.target import FileTarget
@@ -200,8 +198,6 @@ class MeshNode(Mesh):
     def broken(self) -> MeshError: ...
     def run_once(self) -> None: ...
     def catch_up(self) -> None: ...
-    @property
-    def backup_schedule(self) -> BackupSchedule | None: ...
     @property
     def writer(self) -> OpLogWriter: ...
     @property
@@ -396,7 +392,6 @@ class Store:
     mesh_id: tuple[str, str]
     stats: StoreStats
     is_remote: bool
-    spool_queue: SpoolQueue | None
     def write(self, script: Script, *, timeout: float | None = ...) -> Outcome: ...
     def write_all(self, scripts: Sequence[Script], *, timeout: float | None = ...) -> list[Verdict]: ...
     def read(
@@ -488,7 +483,6 @@ class Features:
     def oldest_live_version(self) -> int: ...
 
 class Ownership:
-    pinned_key: str | None
     lost: list[str]
     def succession(self) -> Succession | None: ...
     def owner(self) -> Owner | None: ...
