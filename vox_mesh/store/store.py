@@ -32,10 +32,7 @@ from vox_mesh.store.write.retry import RetryingCaller
 from vox_mesh.store.write.sender import Sender
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vox_mesh.store.replica.replica import Progress, Replica, ReplicaStatus
-    from vox_mesh.store.schema.backup import Backup
     from vox_mesh.store.slots import Slot
     from vox_mesh.store.spool.spool import SpoolStatus
     from vox_mesh.store.spool.spool_queue import SpoolQueue
@@ -465,13 +462,6 @@ class Store(RenamedAttributes):
             spool=await self.spooled(),
             replica=self.replica_status,
         )
-
-    async def back_up(self, path: Path) -> Backup:
-        """Copy the whole database, at one point in time, to a new file. Raises `BackupRefused`."""
-        from vox_mesh.store.schema.backup import back_up  # imported late: few processes make backups
-
-        self._refuse_if_closed()
-        return await back_up(self._engine, path)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.runtime.archive_target import backup_target
+from vox_mesh.runtime.open_store import open_engine
 
 if TYPE_CHECKING:
     from vox_mesh.nodes.clock import Dependencies
@@ -27,6 +29,7 @@ def backup_schedule(
     parts = mesh.identity.node_id, mesh.store, mesh.clock, mesh.locks, StoredBackups(target)
     return BackupSchedule(
         *parts,
+        open_database=partial(open_engine, settings),
         interval_s=settings.backup_interval,
         keep=settings.backup_keep,
         chance=dependencies.chance,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,8 @@ from vox_mesh.locks.leadership import Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups, backup_name
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.schema.backup import Backup, back_up
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 from vox_mesh.store.targets.content import file_digest
@@ -42,15 +44,16 @@ class BackupSchedule:
         locks: Locks,
         backups: StoredBackups,
         *,
+        open_database: Callable[[], Awaitable[Engine]],
         interval_s: float,
         keep: int,
         chance: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self._node_id = node_id
-        self._store = store
         self._clock = clock
         self._backups = backups
+        self._open_database = open_database
         self._keep = keep
         self._chance = chance
         self._leadership = Leadership(OFFICE, store, locks, clock, monotonic, log_level=logging.DEBUG)
@@ -93,7 +96,7 @@ class BackupSchedule:
         at_ms = self._clock.now_ms
         with tempfile.TemporaryDirectory(prefix="vox-mesh-backup-") as folder:
             file = Path(folder) / "mesh.db"
-            made = await self._store.back_up(file)
+            made = await self._copy(file)
             digest = await asyncio.to_thread(file_digest, file)
             name = backup_name(at_ms, new_key()[:_UNIQUE])
             backup = StoredBackup(name, at_ms, made.bytes, digest, self._node_id)
@@ -102,6 +105,14 @@ class BackupSchedule:
         self.newest_ms = at_ms
         _log.info("backup made: name=%s bytes=%d rows=%d", name, made.bytes, made.rows)
         return backup
+
+    async def _copy(self, file: Path) -> Backup:
+        """Copy the database over a connection of its own, so that the node's own calls do not wait."""
+        engine = await self._open_database()
+        try:
+            return await back_up(engine, file)
+        finally:
+            await engine.close()
 
     async def _refuse_unless_leading(self) -> None:
         if not await self._leadership.keep(_LEASE_S):
