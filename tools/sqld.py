@@ -126,6 +126,12 @@ class Server:
                 env={**os.environ, "RUST_LOG": "warn", **self._environment},
             )
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """`kill -9`, as a power switch would."""
         if self._process is not None:

@@ -14,11 +14,12 @@ from vox_mesh.cli.node.served_scopes import forwarder_of, open_nodes
 from vox_mesh.errors import BadValue
 from vox_mesh.messages.forwarder import ARRIVALS_MS, Forwarder
 from vox_mesh.messages.outbound import SQL
+from vox_mesh.messages.scripts import send_script
 from vox_mesh.model.messages.records import Message
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime.scopes import settings_of_scopes
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Script, Statement, new_key
 
 
 class Pair:
@@ -154,6 +155,24 @@ async def test_an_unknown_scope_is_refused_or_becomes_a_dead_letter(pair: Pair) 
         "dead",
         "scope east does not pass messages on: send it to ben@west",
     )
+
+
+async def test_what_a_hostile_node_has_signed_is_refused_and_blocks_nothing(pair: Pair) -> None:
+    sender = pair.west.messages._sender
+    bad = await pair.west.messages.send("ben@east", 0, sender="ann")
+    await pair.west.store.write(Script(Statement("DELETE FROM a2a_messages")))
+    for wrong in (bad._replace(reply_to="x"), bad._replace(payload='{"b": 1}'), bad._replace(msg_type="\n")):
+        unsigned = wrong._replace(hlc=str(pair.west.clock.tick(pair.west.clock.now_ms)))
+        unsigned = unsigned._replace(message_uuid=new_key(), receiver_agent="eve@east")
+        signed = await sender.signing.sign(unsigned, pair.west.identity.key)
+        await pair.west.store.write(send_script(signed, None))
+    await pair.west.messages.send("ben@east", 1, sender="ann")
+    assert await pair.to_east.run_once() == 1
+    reasons = "SELECT ended_reason FROM a2a_messages WHERE state = 'dead' AND receiver_agent = 'eve@east'"
+    found = [str(row[0]) for row in await pair.west.store.read(reasons, fresh=True)]
+    assert len(found) == 3
+    assert all(reason.startswith("refused by scope east: ") for reason in found)
+    assert [message.body for message in await _received(pair.east, "ben")] == [1]
 
 
 async def test_messages_of_a_sender_arrive_in_order(pair: Pair) -> None:

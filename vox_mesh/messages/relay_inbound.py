@@ -90,7 +90,7 @@ class Reception:
         and they are handed out as the database has them.
         """
         for message in messages:
-            _check(message)
+            check_fields(message)
             self._refuse_if_untimely(message)
         node = messages[0].sender_node
         if any(message.sender_node != node for message in messages):
@@ -101,7 +101,7 @@ class Reception:
         else:
             await self._refuse_unless_ordered(node, messages, order, stored=stored)
         for message in messages:
-            _check_payload(message)
+            check_payload(message)
         new = self._new_messages(messages)
         if new:
             await self._take_new(node, new, stored=stored)
@@ -233,7 +233,7 @@ def _content(message: Message) -> tuple[str, str, str, str]:
     return message.sender_agent, message.receiver_agent, message.msg_type, message.payload
 
 
-def _check(message: Message) -> None:
+def check_fields(message: Message) -> None:
     """Raise `BadValue` for an invalid message; the checks that take longer come later."""
     checked_id(message.message_uuid)
     checked_word("node", message.sender_node)
@@ -252,7 +252,8 @@ def _check(message: Message) -> None:
         raise BadValue(f"message time must be one of node {message.sender_node}, got {message.hlc!r}")
 
 
-def _check_payload(message: Message) -> None:
+def check_payload(message: Message) -> None:
+    """Raise `BadValue` for a body that is too large, or not canonical JSON."""
     if len(message.payload.encode()) > MAX_PAYLOAD_BYTES:
         raise BadValue(f"message body must be at most {MAX_PAYLOAD_BYTES} bytes")
     if not is_canonical(message.payload):

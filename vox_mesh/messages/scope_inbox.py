@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError, MessageTaken, Refused, Unreachable
+from vox_mesh.errors import (
+    BadStatement,
+    BadValue,
+    MeshError,
+    MessageTaken,
+    Refused,
+    Unreachable,
+)
 from vox_mesh.messages.outbound import MAX_OPEN, SQL
+from vox_mesh.messages.relay_inbound import check_fields, check_payload
 from vox_mesh.messages.scripts import Mesh, send_with
 from vox_mesh.messages.signatures import Signing
 from vox_mesh.model.messages.records import Message, checked_receiver, checked_sender
@@ -26,6 +34,7 @@ _TRUST_CHANGED: Final = "trust_changed"
 _ARRIVED: Final = "arrived_before"
 _FULL: Final = "inbox_full"
 _BEHIND: Final = "behind_another"
+_NEVER: Final = (BadStatement, BadValue)
 
 
 class Fate(StrEnum):
@@ -124,10 +133,14 @@ class ScopeInbox:
             return ArrivalVerdict(Fate.REFUSED, f"its id is that of another message in scope {self._mesh[0]}")
         if reason == _FULL:
             return ArrivalVerdict(Fate.FULL, f"the inbox has {MAX_OPEN} messages in scope {self._mesh[0]}")
+        if isinstance(error, _NEVER):
+            return ArrivalVerdict(Fate.REFUSED, f"refused by scope {self._mesh[0]}: {error}")
         return ArrivalVerdict(Fate.POSTPONED, error.line)
 
     async def _signed(self, origin: str, message: Message, now_ms: int) -> Message:
         """Return the message as this node sends it in this scope. Raises `BadValue` if that can't be."""
+        check_fields(message)  # a node of the other scope may have written anything
+        check_payload(message)
         address = ScopeAddress.parse(message.receiver_agent)
         if address is None:
             raise BadValue("the recipient names no scope")
