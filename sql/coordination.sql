@@ -407,6 +407,10 @@ WHERE kind IN ('RekeyNode', 'AdmitNode', 'SetStrict', 'TransferOwnership');
 CREATE INDEX IF NOT EXISTS agent_oplog_of_segments ON agent_oplog (scope_id, repository_id, id)
 WHERE kind = 'ArchiveSegment';
 
+-- The owner's ops by which archived entries of the log may be deleted, in order.
+CREATE INDEX IF NOT EXISTS agent_oplog_of_deletions ON agent_oplog (scope_id, repository_id, id)
+WHERE kind = 'DeleteArchived';
+
 -- The ops about scopes that may send, in order.
 CREATE INDEX IF NOT EXISTS agent_oplog_of_scopes ON agent_oplog (scope_id, repository_id, hlc)
 WHERE kind = 'TrustScope';

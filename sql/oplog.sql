@@ -210,7 +210,7 @@ ORDER BY id LIMIT ?6
 
 -- name: effects_before_causes
 -- Accepted ops, of one chain (?3) or of all, that name a cause which was committed later, or is not in the log although
--- no rollback was recorded; among the entries after ?4 and up to ?5. Ops that waited for others may come first.
+-- no rollback was recorded and it is newer than the op id ?6: older ones may be deleted; among the entries after ?4 and up to ?5. Ops that waited for others may come first.
 SELECT effect.node_id, effect.seq, effect.op_id, dep.value AS cause
 FROM agent_oplog AS effect NOT INDEXED
 CROSS JOIN json_each(iif(json_valid(effect.causal_deps), effect.causal_deps, '[]')) AS dep
@@ -219,7 +219,7 @@ LEFT JOIN agent_oplog AS cause
 WHERE effect.scope_id = ?1 AND effect.repository_id = ?2 AND effect.id > ?4 AND effect.id <= ?5
   AND (?3 IS NULL OR effect.node_id = ?3) AND effect.causal_deps <> '[]' AND effect.accepted = 1
   AND effect.reason IS NOT 'deferred'
-  AND iif(cause.id IS NULL, NOT EXISTS (
+  AND iif(cause.id IS NULL, dep.value > ?6 AND NOT EXISTS (
       SELECT 1 FROM agent_oplog WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'StoreRolledBack'
   ), cause.id >= effect.id)
 ORDER BY effect.id LIMIT 100
@@ -293,6 +293,24 @@ WHERE o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = h.value ->> 0 AND
 SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_segments
 WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'ArchiveSegment' AND accepted = 1 AND id > ?3
 ORDER BY id LIMIT ?4
+
+-- name: deletions
+-- The ops by which archived entries may be deleted, after the entry ?3, in the order of their commits.
+SELECT ENTRY FROM agent_oplog INDEXED BY agent_oplog_of_deletions
+WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'DeleteArchived' AND accepted = 1 AND id > ?3
+ORDER BY id LIMIT ?4
+
+-- name: delete_archived
+-- Entries of the chain ?3, from a number to another.
+DELETE FROM agent_oplog
+WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3 AND seq BETWEEN ?4 AND ?5
+
+-- name: awaited_ops
+-- The ops that wait for others, and the ops that these or jobs wait for.
+SELECT op_id FROM deferred_ops WHERE scope_id = ?1 AND repository_id = ?2
+UNION SELECT dep.value FROM deferred_ops AS d, json_each(iif(json_valid(d.causal_deps), d.causal_deps, '[]')) AS dep
+WHERE d.scope_id = ?1 AND d.repository_id = ?2
+UNION SELECT predecessor FROM job_predecessors WHERE scope_id = ?1 AND repository_id = ?2 AND awaited = 'op'
 
 -- name: refuse_unless_last_segment
 -- The op ?3 recorded the last segment; NULL: there is none.

@@ -31,20 +31,24 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND node_id = ?3
 
 -- name: chains_of
 -- The ends of a node's chains, its own and that of its commands: the last entry before a gap, since those after it
--- were planted. Number 0: it has no entry. `is_known`: the node has a key.
+-- were planted. Number 0: it has no entry. `is_known`: the node has a key. ?5: what was deleted, each a chain, the first
+-- number and the last.
 SELECT chain.node_id, chain.seq, o.hash, EXISTS (
     SELECT 1 FROM node_keys WHERE scope_id = ?1 AND repository_id = ?2 AND node_id IN (?3, ?4)) AS is_known
 FROM (
-    SELECT value AS node_id, coalesce((
+    SELECT chains.value AS node_id, coalesce((
         SELECT e.seq FROM agent_oplog AS e
-        WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.node_id = value AND e.seq >= 1 AND NOT EXISTS (
+        WHERE e.scope_id = ?1 AND e.repository_id = ?2 AND e.node_id = chains.value AND e.seq >= 1 AND NOT EXISTS (
             SELECT 1 FROM agent_oplog AS n
-            WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = value AND n.seq = e.seq + 1)
+            WHERE n.scope_id = ?1 AND n.repository_id = ?2 AND n.node_id = chains.value AND n.seq = e.seq + 1)
+          AND NOT EXISTS (
+            SELECT 1 FROM json_each(?5) AS d WHERE d.value ->> 0 = chains.value
+              AND e.seq + 1 BETWEEN d.value ->> 1 AND d.value ->> 2)
           AND EXISTS (
             SELECT 1 FROM agent_oplog AS f
-            WHERE f.scope_id = ?1 AND f.repository_id = ?2 AND f.node_id = value AND f.seq = 1)
+            WHERE f.scope_id = ?1 AND f.repository_id = ?2 AND f.node_id = chains.value AND f.seq = 1)
         ORDER BY e.seq LIMIT 1), 0) AS seq
-    FROM json_each(json_array(?3, ?4))
+    FROM json_each(json_array(?3, ?4)) AS chains
 ) AS chain
 LEFT JOIN agent_oplog AS o
     ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.node_id = chain.node_id AND o.seq = chain.seq

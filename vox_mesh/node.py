@@ -45,6 +45,7 @@ from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreW
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.agents import open_agents
+from vox_mesh.runtime.archive.turns import archive_maintenance
 from vox_mesh.runtime.backups.opening import backup_schedule
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
@@ -111,7 +112,7 @@ class MeshNode(Mesh):
         self.presence = presence
         self._settings = settings
         self._is_mode_settled = False
-        self._monotonic = dependencies.monotonic
+        self._chance, self._monotonic = dependencies.chance, dependencies.monotonic
         self._heartbeat = Heartbeat(
             store,
             presence,
@@ -130,7 +131,6 @@ class MeshNode(Mesh):
         # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
         self._is_owned = False
-        self._chance = dependencies.chance
         self._tick_s = settings.tick
         self._message_maintenance = MessageMaintenance(store, clock, self.messages)
         self._retention_maintenance = RetentionMaintenance(
@@ -155,6 +155,7 @@ class MeshNode(Mesh):
             host_load=host_load,
             monotonic=self._monotonic,
         )
+        self.health.archive = archive_maintenance(self, settings, self._chance, self._monotonic)
         self._rejoining: asyncio.Task[None] | None = None
         rhythm = self.rhythm
         parts = (rhythm.policies, rhythm.pulse, rhythm.leadership, rhythm.bar_reporter, rhythm.controller)
@@ -261,7 +262,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
-            *([("backups", self.backup_schedule.run)] if self.backup_schedule is not None else []),
+            *((part.name, part.run) for part in (self.health.archive, self.backup_schedule) if part),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.

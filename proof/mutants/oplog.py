@@ -195,4 +195,30 @@ LOG_PLANTS: Final = (
         ("test_the_archive_verifies_only_against_the_database_that_it_was_made_of",),
         instrument=Instrument.ATTACKS,
     ),
+    PlantedBug(
+        "gap-believed",
+        "a gap in a chain is believed that no op of the owner names",
+        (
+            Code(
+                "vox_mesh.model.oplog.deletion:DeletedEntries.bridges",
+                "if place == end:",
+                "if place != end:",
+            ),
+        ),
+        ("test_an_entry_that_was_not_let_be_deleted_is_missed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "deleted-unarchived",
+        "entries are deleted without a look at the archive",
+        (
+            Code(
+                "vox_mesh.oplog.archive.archived_log:ArchivedLog.check",
+                "if self.faults:",
+                "if self.faults is None:",
+            ),
+        ),
+        ("test_nothing_is_deleted_that_the_archive_does_not_have",),
+        instrument=Instrument.ATTACKS,
+    ),
 )

@@ -20,6 +20,7 @@ from vox_mesh.model.jobs.records import JobState
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.deletion import NO_DELETIONS
 from vox_mesh.model.oplog.verification import ChainWitness
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.pages import Pages
@@ -187,7 +188,7 @@ async def test_what_was_moved_since_it_was_looked_at_is_not_overwritten(local: M
     job_id = await schedule(local)
     await write(local, f"UPDATE jobs SET priority = 3 WHERE {_OF_JOB}", job_id)
     rebuild = Rebuild(local.store)
-    wrong = [each async for each in rebuild._wrong_jobs()]
+    wrong = [each async for each in rebuild._wrong_jobs(NO_DELETIONS)]
     await claim(local, job_id)
     for script in rebuild._scripts(wrong):
         await local.store.write(script)
@@ -295,7 +296,8 @@ async def test_nothing_is_mended_from_a_log_with_findings(there: RestartableNode
 async def test_the_others_have_their_turns_while_a_long_log_is_followed(local: MeshNode) -> None:
     await schedule(local)
     (entry,) = await local.oplog.tail(1)
-    log = of_rebuild._Log(Pages(local.store), JobReplay(RouteHistory(ChainWitness(None, ()))))
+    replay = JobReplay(RouteHistory(ChainWitness(None, ())))
+    log = of_rebuild._Log(Pages(local.store), replay, NO_DELETIONS)
     log._read.extend(entry._replace(id=number) for number in range(1, 1_001))
     turns = 0
 

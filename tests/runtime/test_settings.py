@@ -74,6 +74,8 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_ARCHIVE_DIR": ("archive_dir", "/mnt/archive", Path("/mnt/archive")),
     "VOX_ARCHIVE_URL": ("archive_url", "https://s3.example.com/b", "https://s3.example.com/b"),
     "VOX_ARCHIVE_AFTER": ("archive_after", "7d", 604_800.0),
+    "VOX_ARCHIVE_INTERVAL": ("archive_interval", "12h", 43_200.0),
+    "VOX_ARCHIVE_KEEP": ("archive_keep", "60d", 5_184_000.0),
     "VOX_ARCHIVE_KEY_ID": ("archive_key_id", "AKIA", "AKIA"),
     "VOX_ARCHIVE_SECRET": ("archive_secret", SECRET, SecretStr(SECRET)),
     "VOX_ARCHIVE_REGION": ("archive_region", "eu-central-1", "eu-central-1"),

@@ -12,6 +12,7 @@ from vox_mesh.errors import BadValue, TooLarge
 from vox_mesh.model.jobs.replay import COLUMNS, JobReplay, ReplayFinding, Row
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.deletion import NO_DELETIONS, DeletedEntries
 from vox_mesh.model.oplog.verification import ChainReport, ChainWitness
 from vox_mesh.oplog.grants.reservations import settle_all
 from vox_mesh.oplog.oplog import OpLog
@@ -70,7 +71,7 @@ class Rebuild:
 
     async def check(self) -> list[Difference]:
         """Return all differences between the table of jobs and the log."""
-        return [each async for wrong in self._wrong_jobs() for each in wrong.differences]
+        return [each for wrong in await self._all_wrong_jobs() for each in wrong.differences]
 
     async def repair(self) -> list[Difference]:
         """Repair the table of jobs from the log, and return the differences.
@@ -78,7 +79,7 @@ class Rebuild:
         Jobs that change meanwhile and rows that are not in the log are left alone.
         Raises `BadValue` if the log has accepted ops that the rules do not allow.
         """
-        wrong = [each async for each in self._wrong_jobs()]
+        wrong = await self._all_wrong_jobs()
         if self.findings:
             raise BadValue(
                 f"the log has {len(self.findings)} accepted ops that the rules don't allow: "
@@ -91,9 +92,20 @@ class Rebuild:
 
     # --- comparing -------------------------------------------------------------------------------
 
-    async def _wrong_jobs(self) -> AsyncIterator[_WrongJob]:
+    async def _all_wrong_jobs(self) -> list[_WrongJob]:
+        """Compare all jobs; if the owner let entries be deleted meanwhile, compare them again."""
+        while True:
+            deleted = await self._deleted()
+            wrong = [each async for each in self._wrong_jobs(deleted)]
+            if deleted == await self._deleted():
+                return wrong
+
+    async def _deleted(self) -> DeletedEntries:
+        return NO_DELETIONS if self._oplog is None else await self._oplog.deleted()
+
+    async def _wrong_jobs(self, deleted: DeletedEntries) -> AsyncIterator[_WrongJob]:
         routes = RouteHistory(ChainWitness(None, ()) if self._oplog is None else await self._oplog.witness())
-        log, pace = _Log(self._pages, JobReplay(routes)), Pace()
+        log, pace = _Log(self._pages, JobReplay(routes, deleted.jobs), deleted), Pace()
         replay = log.replay
         self.findings = replay.findings
         if self._oplog is not None:
@@ -161,8 +173,9 @@ class Rebuild:
 class _Log:
     """The log, read in pages and replayed up to a given entry."""
 
-    def __init__(self, pages: Pages, replay: JobReplay) -> None:
+    def __init__(self, pages: Pages, replay: JobReplay, deleted: DeletedEntries) -> None:
         self._pages = pages
+        self._deleted = deleted
         self._read: deque[LogEntry] = deque()
         self._pace = Pace()
         self.replay = replay
@@ -177,7 +190,10 @@ class _Log:
             if self._read[0].id > last_id:
                 return
             entry = self._read.popleft()
-            self.replay.follow(entry)
+            if self._deleted.may_lack(entry):
+                self.replay.last_id = entry.id  # it may be deleted at any moment
+            else:
+                self.replay.follow(entry)
             await self._pace.keep(entry.payload)
 
 

@@ -10,8 +10,10 @@ from typing import Final
 
 from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.deletion import NO_DELETIONS, DeletedEntries
 from vox_mesh.model.oplog.key_changes import ChainEnd, KeyChange
 from vox_mesh.model.oplog.verification import READ_ERRORS
+from vox_mesh.oplog.archive.deletion_ops import DeletionOps
 from vox_mesh.oplog.pages import Pace, Pages
 from vox_mesh.store.store import Store
 
@@ -26,8 +28,9 @@ class ClosedChains:
     An entry counts if the chain leads from it to the end that the owner signed. Each part is walked once.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, deletions: DeletionOps) -> None:
         self._pages = Pages(store)
+        self._deletions = deletions
         self._ends: dict[str, list[ChainEnd]] = {}
         self._confirmed = Recent[tuple[str, int], str](_MAX_CONFIRMED)
 
@@ -53,13 +56,15 @@ class ClosedChains:
     async def _leads_to(self, end: ChainEnd, first: LogEntry) -> bool:
         chain, seq, digest = first.node_id, first.seq, first.hash
         walked: dict[tuple[str, int], str] = {(chain, seq): digest}
-        pace = Pace()
+        pace, deleted = Pace(), NO_DELETIONS
         while seq < end.seq and self._confirmed.get((chain, seq)) != digest:
             page = await self._pages.read("page_of_chain", chain, seq, None, None)
             if not page:
                 return False
             for entry in page:
-                if not _follows(entry, seq, digest):
+                if entry.seq != seq + 1 and not deleted:
+                    deleted = await self._deletions.deleted()
+                if not _follows(entry, seq, digest, deleted):
                     return False
                 seq, digest = entry.seq, entry.hash
                 if seq % _STRIDE == 0:
@@ -74,8 +79,12 @@ class ClosedChains:
         return True
 
 
-def _follows(entry: LogEntry, seq: int, digest: str) -> bool:
+def _follows(entry: LogEntry, seq: int, digest: str, deleted: DeletedEntries) -> bool:
     try:
-        return entry.seq == seq + 1 and entry.prev == digest and entry.true_hash == entry.hash
+        if entry.true_hash != entry.hash:
+            return False
+        if entry.seq == seq + 1:
+            return entry.prev == digest
+        return deleted.bridges(entry.node_id, (seq, digest), (entry.seq - 1, entry.prev))
     except READ_ERRORS:
         return False

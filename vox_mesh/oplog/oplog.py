@@ -15,6 +15,7 @@ from vox_mesh.model.grants.needs import acts_of_op
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.checkpoint import LogCheckpoint
+from vox_mesh.model.oplog.deletion import DeletedEntries
 from vox_mesh.model.oplog.op_names import CLOCK_STEPPED
 from vox_mesh.model.oplog.verification import (
     ChainReport,
@@ -316,7 +317,10 @@ class OpLog:
         """Return the entry of an op; raise `NotKnown` if there is none."""
         rows = await self._read("entries_of", canonical([op_id]))
         if not rows:
-            raise no_such_op(op_id)
+            missing = no_such_op(op_id)
+            if await self.deleted():
+                missing.hint = "an old op may be in the archive only: see docs/guides/archive.md"
+            raise missing
         entry = LogEntry._make(rows[0])
         self._merge_times([entry])
         return entry
@@ -328,6 +332,10 @@ class OpLog:
     async def has_changed_verdict(self, entry: LogEntry) -> bool:
         """Return whether the verdict of an entry, or one near it, was changed since its author sealed it."""
         return await self._trusted_keys.has_changed_verdict(entry)
+
+    async def deleted(self) -> DeletedEntries:
+        """Return the archived entries that may be missing in the database."""
+        return await self._roles.deletions.deleted()
 
     async def trusted_keys(self, chain: str) -> list[Key]:
         """Return the keys of a chain that its own entries or the owner vouch for."""

@@ -137,6 +137,14 @@ class Pages:
                 yield entry
             after_id = page[-1].id
 
+    async def deletions(self) -> AsyncIterator[LogEntry]:
+        """Yield all accepted ops by which archived entries may be deleted, in the order of their commits."""
+        after_id = 0
+        while page := await self.read("deletions", after_id, fresh=True):
+            for entry in page:
+                yield entry
+            after_id = page[-1].id
+
     async def transfers(self) -> AsyncIterator[LogEntry]:
         """Yield all entries by which the ownership may have passed on, by time."""
         async for entry in self._by_time("transfers", fresh=True):

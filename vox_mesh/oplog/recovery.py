@@ -194,6 +194,7 @@ class Recovery:
             ]
         for ops in (self._pages.about_grants(), self._pages.about_keys()):
             found += [each async for each in ops if owners.is_present_act(each)]
+        found += [each async for each in self._pages.deletions() if owners.is_present_act(each)]
         time = ""
         while rows := await self._store.read(_CRONS["ops"], (*self._store.mesh_id, time, _PAGE), fresh=True):
             entries = map(LogEntry._make, rows)

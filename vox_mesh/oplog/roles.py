@@ -33,6 +33,7 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.nodes import Node, Nodes
+from vox_mesh.oplog.archive.deletion_ops import DeletionOps
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.ownership import Ownership
@@ -139,6 +140,7 @@ class Roles:
         self._nodes = nodes
         self._pages = Pages(store)
         self._clock = clock
+        self.deletions = DeletionOps(store, ownership)
 
     async def owner(self) -> Owner | None:
         """Return the owner, or `None` until a node has initialised the mesh."""
@@ -294,7 +296,10 @@ class Roles:
 
     async def _chain_ends(self, node_id: str) -> dict[str, ChainEnd]:
         """Return where the chains of a node end; raise `NotKnown` if it has no key."""
-        rows = await self._read("chains_of", node_id, node_id + COMMANDS)
+        chains = (node_id, node_id + COMMANDS)
+        deleted = await self.deletions.deleted()
+        spans = [[chain, *span] for chain in chains for span in deleted.spans(chain)]
+        rows = await self._read("chains_of", *chains, orjson.dumps(spans).decode())
         if not rows[0]["is_known"]:
             raise NotKnown(
                 f"key of {node_id!r} not found: it has written nothing yet",

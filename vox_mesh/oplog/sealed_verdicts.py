@@ -13,6 +13,7 @@ from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.authorship import is_authentic
 from vox_mesh.model.oplog.chain import SEAL, LogEntry, Sealing
 from vox_mesh.model.oplog.verification import READ_ERRORS, Key
+from vox_mesh.oplog.archive.deletion_ops import DeletionOps
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script
@@ -32,8 +33,9 @@ def seal_script() -> Script:
 class SealedVerdicts:
     """Compares verdicts with the seals of their chains. It reads the entries of about a minute."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, deletions: DeletionOps) -> None:
         self._store = store
+        self._deletions = deletions
         self._pages = Pages(store)
         self._sealed = Recent[str, frozenset[Any]](_MAX_SEALS)
 
@@ -51,9 +53,16 @@ class SealedVerdicts:
         if not seals or not all([await self._is_authentic(each, keys) for each in (entry, seals[0])]):
             return None
         try:
-            return await self._has_verdict(seals[0], entry)
+            if await self._has_verdict(seals[0], entry):
+                return True
+            return None if await self._is_incomplete(entry, seals[0]) else False
         except READ_ERRORS:
             return False
+
+    async def _is_incomplete(self, entry: LogEntry, seal: LogEntry) -> bool:
+        """Return whether the owner let entries between an entry and the seal after it be deleted."""
+        spans = (await self._deletions.deleted()).spans(seal.node_id)
+        return any(entry.seq < first and last < seal.seq for first, last in spans)
 
     async def _is_authentic(self, entry: LogEntry, keys: Sequence[Key]) -> bool:
         run, _ = await self._pages.from_entry(entry.node_id, entry.seq, limit=_RUN)

@@ -17,6 +17,7 @@ from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry, node_of
 from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, TRANSFER, ChainWitness, Key
+from vox_mesh.oplog.archive.deletion_ops import DeletionOps
 from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
@@ -47,13 +48,14 @@ class TrustedKeys:
         self._store = store
         self._ownership = ownership
         self._pages = Pages(store)
-        self._verdicts = SealedVerdicts(store)
+        deletions = DeletionOps(store, ownership)
+        self._verdicts = SealedVerdicts(store, deletions)
         self._opening = Recent[str, str](_MAX_KNOWN)
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._changes: dict[str, list[KeyChange]] = {}
         self._admissions = NodeAdmissions()
-        self._closed_chains = ClosedChains(store)
+        self._closed_chains = ClosedChains(store, deletions)
         self._mark: str | None = None
 
     @property

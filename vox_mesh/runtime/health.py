@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.jobs.worker.worker import Worker
@@ -18,6 +18,9 @@ from vox_mesh.runtime.supervisor import PartState, Supervisor
 from vox_mesh.settings import Settings
 from vox_mesh.store.replica.replica import ReplicaState as ReplicaState
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.runtime.archive.maintenance import ArchiveMaintenance
 
 _SLACK_S: Final = 5.0
 """Added to a few ticks, for a busy machine."""
@@ -57,6 +60,9 @@ class Health:
         self.service: Callable[[], ServiceFigures | None] = lambda: None
         """Returns what the node's service knows of itself, if it has one."""
 
+        self.archive: ArchiveMaintenance | None = None
+        """This node's turns at archiving, if it has an archive."""
+
         self.write_rate = 0.0
         """The writes per second between the last two heartbeats."""
 
@@ -78,6 +84,8 @@ class Health:
             ]
         checks = [self._database(), self._writes(), self._clock_check(), self._parts(), self._tempo()]
         checks += [self._background(), self._rollback()]
+        if self.archive is not None:
+            checks.append(HealthCheck("archive", True, self.archive.fault))  # the node itself works
         if self._store.replica_status is not None:
             checks.append(self._replica())
         if self.is_beginning:

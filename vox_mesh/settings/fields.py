@@ -135,6 +135,10 @@ FIELDS: Final = {
     "archive_after": SettingField(
         "VOX_ARCHIVE_AFTER", _SECONDS, 2_592_000.0, "30d", 0, 315_360_000, is_plain=True
     ),
+    "archive_interval": SettingField(
+        "VOX_ARCHIVE_INTERVAL", _SECONDS, 86_400.0, "1d", 1, 2_592_000, is_plain=True
+    ),
+    "archive_keep": SettingField("VOX_ARCHIVE_KEEP", _SECONDS, None, "60d", 0, 315_360_000, is_plain=True),
     "archive_key_id": SettingField("VOX_ARCHIVE_KEY_ID", _TEXT, None, "AKIAIOSFODNN7EXAMPLE", most=256),
     "archive_secret": SettingField("VOX_ARCHIVE_SECRET", _SECRET, None, "wJalrXUtnFEMI..."),
     "archive_region": SettingField("VOX_ARCHIVE_REGION", _NAME, "us-east-1", "eu-central-1"),

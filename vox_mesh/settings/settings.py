@@ -246,6 +246,8 @@ class Settings(BaseSettings):
     archive_dir: Path | None = _field("archive_dir")
     archive_url: ArchiveUrl | None = _field("archive_url")
     archive_after: Seconds = _field("archive_after")
+    archive_interval: Seconds = _field("archive_interval")
+    archive_keep: Seconds | None = _field("archive_keep")
     archive_key_id: str | None = _field("archive_key_id")
     archive_secret: SecretStr | None = _field("archive_secret")
     archive_region: Name = _field("archive_region")

@@ -387,9 +387,11 @@ async def _find_ended(mesh: MeshServices, reference: str) -> tuple[Job, list[str
     """Return a job from its row, or if that was pruned from the op log, with a remark that says so."""
     try:
         return await mesh.jobs.find(reference), []
-    except NotKnown:
+    except NotKnown as missing:
         pruned = await PrunedJobs(mesh.store, mesh.oplog).find(reference)
         if pruned is None:
+            if await mesh.oplog.deleted():
+                missing.hint = "ops of pruned jobs may be in the archive only: see docs/guides/archive.md"
             raise
         return pruned.job, [f"its row was pruned at {iso_of(pruned.pruned_ms)}: the op log has it"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -37,6 +38,7 @@ from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
+from vox_mesh.runtime.archive.deletion import delete_archived
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.targets.target import FileTarget
@@ -383,14 +385,24 @@ async def _export(mesh: Mesh, file: Path) -> Record:
     show_default="VOX_ARCHIVE_AFTER",
     help="Age from which on entries are archived.",
 )
+@click.option(
+    "--delete-older-than",
+    type=seconds,
+    metavar="DURATION",
+    help="Age from which on archived entries are deleted.",
+)
 @click.option("--list", "only_list", is_flag=True, help="List the segments that the log records.")
 @json_option
-def archive(older_than: float | None, only_list: bool, as_json: bool) -> None:
+def archive(
+    older_than: float | None, delete_older_than: float | None, only_list: bool, as_json: bool
+) -> None:
     """Copy old entries to the archive, as signed files.
 
     Each file has a segment of the log: all entries after one commit and up to another. The log records its
-    digest, so `vox-mesh oplog verify --archive` notices a file that was changed, replaced or lost. The
-    entries stay in the database.
+    digest, so `vox-mesh oplog verify --archive` notices a file that was changed, replaced or lost.
+
+    Entries stay in the database. With --delete-older-than, archived entries are deleted that are at least
+    this old and that nothing needs: only the owner's node may.
 
     \b
     Example:
@@ -407,6 +419,9 @@ def archive(older_than: float | None, only_list: bool, as_json: bool) -> None:
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         to_archive = LogArchive(*parts, lambda: mesh.oplog.verify(since=begun), archive_target(settings))
         done = await to_archive.run_once(round(age_s * 1_000))
+        if delete_older_than is not None:
+            keep_ms = round(delete_older_than * 1_000)
+            await delete_archived(mesh, to_archive.target, keep_ms, time.monotonic)
         return [_segment(each) for each in done]
 
     show_several(asyncio.run(run_on_mesh(settings, run)), as_json=as_json)

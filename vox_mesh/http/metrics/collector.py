@@ -16,6 +16,7 @@ from prometheus_client.core import (
 )
 
 from vox_mesh.errors import StaleFence
+from vox_mesh.http.metrics.archive_collector import collect_archive
 from vox_mesh.http.metrics.instruments import as_label, counter, counters, gauge, histogram, states
 from vox_mesh.http.metrics.retention_collector import collect_retention
 from vox_mesh.http.metrics.rhythm_collector import collect_rhythm
@@ -131,6 +132,7 @@ class MetricsCollector:
         yield from self._database()
         yield from self._log()
         yield from collect_retention(self.seen.census)
+        yield from collect_archive(self.seen.census)
         yield from self._backups()
         yield from collect_rhythm(self._node.rhythm, self.seen.census)
         yield from self._service()

@@ -6,6 +6,7 @@ The rules are those of `sql/jobs.sql`, implemented a second time: where the two 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -39,6 +40,8 @@ COLUMNS: Final = Job._fields[1:]
 
 PREDECESSOR_FAILED: Final = "a job that it waited for did not succeed"
 LEASE_EXPIRED: Final = "the lease ran out"
+
+NO_JOBS: Final[Mapping[str, int]] = MappingProxyType({})
 
 _NO_OUTPUTS: Final = "[]"
 
@@ -87,9 +90,13 @@ class _Op(NamedTuple):
 class JobReplay:
     """Replays the log entry by entry. An entry that is not allowed is a finding and changes nothing."""
 
-    def __init__(self, routes: RouteHistory) -> None:
-        """`routes` takes in the ops of the log that set routes, as they come."""
+    def __init__(self, routes: RouteHistory, deleted: Mapping[str, int] = NO_JOBS) -> None:
+        """`routes` takes in the ops of the log that set routes, as they come.
+
+        `deleted`: pruned jobs of which the log has only some ops left, each with the id up to which it is so.
+        """
         self._routes = routes
+        self._deleted = deleted
         self._misrouted: dict[tuple[str, int], str] = {}
         self.jobs: dict[str, Row] = {}
         """The rows by job id, in the order of scheduling."""
@@ -126,10 +133,19 @@ class JobReplay:
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
-                rule(_parse_op(entry))
+                rule(self._without_deleted(_parse_op(entry)))
             except (BadValue, KeyError, TypeError, ValueError, AttributeError) as error:
                 self._report(entry, "", f"it can't be read: {error!r}")
         self._accept(entry.op_id)
+
+    def _without_deleted(self, op: _Op) -> _Op:
+        """Return an op without jobs of which the log has only some ops left."""
+        gone = {item["job_id"] for item in op.items if self._deleted.get(item["job_id"], 0) >= op.entry_id}
+        if not gone:
+            return op
+        items = [item for item in op.items if item["job_id"] not in gone]
+        moved = [job_id for job_id in op.moved if job_id not in gone]
+        return op._replace(payload={**op.payload, "jobs": items}, moved=moved)
 
     def _raise_tokens(self) -> None:
         """After a rollback of the database, put the next tokens above those of the lost time."""

@@ -43,6 +43,8 @@ class _ChainCheck:
         self._time = ""
         self.entries = self.sealed_to = self.anchored_to = 0
         self.fault: tuple[str, int | None, str | None] | None = None
+        self._deleted = witness.deleted
+        self._has_crossed = False
         self._sealed = self._verified = checkpoint
         if checkpoint is not None:
             self._resume(checkpoint)
@@ -63,23 +65,36 @@ class _ChainCheck:
         self.entries += 1
         if self.fault is not None:
             return
+        is_leftover = bool(self._deleted) and self._deleted.may_lack(entry)
         try:
-            problem = self._problem(entry)
+            problem = _bad_contents(entry) if is_leftover else self._problem(entry)
         except READ_ERRORS as error:
             problem = f"it holds something that no entry can hold: {error}"
         if problem is not None:
             self.fault = (problem, entry.seq, entry.op_id)
-        self._last = entry
+        if not is_leftover:
+            self._last = entry
+
+    def _crosses(self, entry: LogEntry) -> bool:
+        """Return whether all entries between the last one and this one were deleted; a seal comes next."""
+        last = self._last
+        if last is None or type(entry.seq) is not int or entry.kind != SEAL:
+            return False
+        end = (entry.seq - 1, entry.prev)
+        return self._deleted.bridges(self.node_id, (last.seq, last.hash), end)
 
     def _problem(self, entry: LogEntry) -> str | None:
         last = self._last
         expected, prev = (1, NO_HASH) if last is None else (last.seq + 1, last.hash)
+        self._has_crossed = entry.seq != expected and self._crosses(entry)
+        if self._has_crossed:
+            expected, prev = entry.seq, entry.prev
         if entry.seq != expected:
             return f"entry {expected} is missing" if entry.seq > expected else "its number comes twice"
         if entry.prev != prev:
             return "it is not linked to the entry before it"
-        if entry.true_hash != entry.hash:
-            return "its contents do not have its hash"
+        if (problem := _bad_contents(entry)) is not None:
+            return problem
         problem = self._bad_form(entry) or self._bad_verdict(entry) or self._bad_signature(entry)
         if problem is None and entry.kind in _SPECIAL:
             problem = self._bad_owner(entry) or self._bad_seal(entry)
@@ -114,6 +129,8 @@ class _ChainCheck:
             return "its verdict is written as none is"
         if self._last is not None and place <= self._last.id:
             return "it was committed before the entry before it"
+        if self._deleted and self._deleted.is_backdated(entry):
+            return "it lies among archived entries, and no segment has it"
         if accepted == 1 and reason is None and result is None:
             return None  # nearly all of them
         if type(reason) not in _OPTIONAL_TEXT or type(result) not in _OPTIONAL_TEXT:
@@ -159,7 +176,8 @@ class _ChainCheck:
             return None
         if (entry.accepted, entry.reason, entry.result) != (1, None, None):
             return "a seal is never refused"
-        if parse(entry.payload) != self._sealing.claim(entry.seq):
+        # After a gap the owner's op vouches for it: what it seals is in the archive.
+        if not self._has_crossed and parse(entry.payload) != self._sealing.claim(entry.seq):
             return f"the verdicts since the last seal (up to entry {entry.seq - 1}) were changed"
         self.sealed_to = entry.seq - 1
         return None
@@ -196,6 +214,10 @@ class _ChainCheck:
         if (key := self._witness.find_planted_key(self.node_id)) is not None:
             return f"the key {key.public_key} was planted: it did not open the chain", key.from_seq, None
         return None
+
+
+def _bad_contents(entry: LogEntry) -> str | None:
+    return None if entry.true_hash == entry.hash else "its contents do not have its hash"
 
 
 class LogCheck:

@@ -10,6 +10,7 @@ from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
+from vox_mesh.model.oplog.deletion import DELETE
 from vox_mesh.model.oplog.segment import ARCHIVE
 from vox_mesh.model.oplog.verification import (
     ADMIT_NODE,
@@ -58,6 +59,7 @@ MESH_KINDS: Final = (
     *(
         ANCHOR,
         ARCHIVE,
+        DELETE,
         INITIALISE,
         OPEN_CHAIN,
         BREAK,

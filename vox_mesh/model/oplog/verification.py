@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from vox_mesh.errors import BadValue
@@ -18,8 +19,9 @@ from vox_mesh.model.oplog.chain import (
     node_of,
     signed_text,
 )
+from vox_mesh.model.oplog.deletion import DELETE, DeletedEntries, Deletion, archived_ends
 from vox_mesh.model.oplog.key_changes import KeyChange
-from vox_mesh.model.oplog.segment import ARCHIVE
+from vox_mesh.model.oplog.segment import ARCHIVE, Segment
 
 INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"
@@ -50,10 +52,10 @@ OWNER_GRANTS: Final = (ADMIT, GRANT, REVOKE, STRICT, ISSUE_TOKEN, REVOKE_TOKEN)
 TRUST_SCOPE: Final = "TrustScope"
 """The op by which the owner trusts another scope, known by its owner's key, to send messages here."""
 
-OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, ADMIT_NODE, TRUST_SCOPE, *OWNER_GRANTS})
+OWNER_ONLY: Final = frozenset({DESIGNATE, ROUTE, REKEY, ADMIT_NODE, TRUST_SCOPE, DELETE, *OWNER_GRANTS})
 """Kinds of op that only the owner of the mesh may author; each is signed individually."""
 
-WITNESSES: Final = (ANCHOR, ARCHIVE, REKEY)
+WITNESSES: Final = (ANCHOR, ARCHIVE, REKEY, DELETE)
 """Kinds of op that state something about other chains."""
 
 READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
@@ -172,6 +174,9 @@ class ChainWitness:
         self._accepted: dict[tuple[str, int], tuple[str, Key]] = {}
         """By chain and position, the latest key that the owner accepted by a signed op, with its time."""
         self._changes: dict[str, list[KeyChange]] = defaultdict(list)
+        self._segments: list[Segment] = []
+        self._deletions: list[Deletion] = []
+        self._deleted: DeletedEntries | None = None
 
     def hear(self, entry: LogEntry) -> None:
         """Take in an op of one of the kinds `WITNESSES`."""
@@ -180,16 +185,40 @@ class ChainWitness:
         try:
             if not is_whole(entry):
                 return  # it was changed, which the check of its own chain reports
+            if entry.kind in (ARCHIVE, DELETE):
+                self._hear_of_archive(entry)
             payload: Any = parse(entry.payload)
             if entry.kind in _HEADED:
                 what = f"{_HEADED[entry.kind]} {entry.op_id} of {entry.node_id}"
                 for node_id, (seq, digest) in payload["heads"].items():
                     if type(seq) is int:
                         self._record(node_id, seq, digest, what)
-            elif self.is_of_owner(entry):
+            elif entry.kind == REKEY and self.is_of_owner(entry):
                 self._hear_change(KeyChange.read(entry))
         except READ_ERRORS:
             return
+
+    def hear_earlier(self, entry: LogEntry) -> None:
+        """Take in an op about the archive from before a checkpoint: its heads were compared before."""
+        with suppress(*READ_ERRORS):
+            if entry.accepted == 1 and is_whole(entry):
+                self._hear_of_archive(entry)
+
+    def _hear_of_archive(self, entry: LogEntry) -> None:
+        self._deleted = None
+        if entry.kind == ARCHIVE:
+            self._segments.append(Segment.read(entry))
+        elif self.is_of_owner(entry):
+            self._deletions.append(Deletion.read(entry))
+
+    @property
+    def deleted(self) -> DeletedEntries:
+        """Return the entries that the owner let be deleted from the database, and that are archived."""
+        if self._deleted is None:
+            counted = [each for each in self._deletions if each.is_archived_in(self._segments)]
+            last = max((each.segment for each in counted), default=0)
+            self._deleted = DeletedEntries(counted, archived_ends(self._segments, last))
+        return self._deleted
 
     def _hear_change(self, change: KeyChange) -> None:
         for chain, seq in change.since.items():

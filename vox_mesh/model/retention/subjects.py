@@ -82,7 +82,7 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "node_keys": "one row for each key: the op log is verified by them",
     "node_key_requests": "one row for each node name, removed when decided",
     "mesh_owner": "one row",
-    "agent_oplog": "archived, not pruned",
+    "agent_oplog": "archived, and deleted after VOX_ARCHIVE_KEEP",
     "admitted_agents": "one row for each admitted agent",
     "grants": "removed when revoked or expired",
     "grant_usage": "removed when it does not count any more",

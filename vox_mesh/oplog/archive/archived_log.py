@@ -8,6 +8,7 @@ from itertools import islice
 
 from vox_mesh.errors import ArchiveFailed
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.deletion import NO_DELETIONS, DeletedEntries
 from vox_mesh.oplog.archive.segment_file import SegmentReader
 from vox_mesh.oplog.archive.segment_ops import RecordedSegment
 from vox_mesh.oplog.pages import MAX_PAGE_ENTRIES, MAX_POSITION, Pages
@@ -21,11 +22,19 @@ class ArchivedLog:
     What the database still has of a segment must be the same.
     """
 
-    def __init__(self, store: Store, target: FileTarget, segments: Sequence[RecordedSegment]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        target: FileTarget,
+        segments: Sequence[RecordedSegment],
+        deleted: DeletedEntries = NO_DELETIONS,
+    ) -> None:
+        """`deleted`: the entries that the database may lack."""
         self._mesh_id = store.mesh_id
         self._target = target
         self._segments = segments
         self._pages = Pages(store)
+        self._deleted = deleted
         self._faults: dict[int, str] = {}
 
     @property
@@ -70,12 +79,26 @@ class ArchivedLog:
         rows = {each.id: each async for part in self._rows(after_id, page[-1].id) for each in part}
         archived = {each.id: each for each in page}
         differing = [
-            entry_id for entry_id in archived.keys() | rows if archived.get(entry_id) != rows.get(entry_id)
+            entry_id
+            for entry_id in archived.keys() | rows
+            if archived.get(entry_id) != rows.get(entry_id)
+            and not (entry_id not in rows and self._may_be_missing(archived[entry_id]))
         ]
         if differing:
             number, name = recorded.segment.number, recorded.segment.file_name
             fault = f"segment {number} of the log and the database differ: {name}: entry {min(differing)}"
             self._faults.setdefault(number, fault)
+
+    def _may_be_missing(self, entry: LogEntry) -> bool:
+        return self._deleted.has(entry.node_id, entry.seq)
+
+    async def check(self) -> None:
+        """Read the files of all segments, and compare the database with them. Raises `ArchiveFailed`."""
+        for recorded in self._segments:
+            async for _ in self._segment(recorded):
+                pass
+        if self.faults:
+            raise ArchiveFailed(self.faults[0], hint="run `vox-mesh oplog verify --archive`")
 
     async def _rows(self, after_id: int, up_to: int) -> AsyncIterator[list[LogEntry]]:
         while page := await self._pages.after(after_id, up_to):

@@ -74,6 +74,13 @@ class LogArchive:
             done.append(segment)
         return done
 
+    async def check_newest(self) -> None:
+        """Raise `ArchiveFailed` unless the archive has the newest segment: it may be an earlier copy."""
+        last = (await self._read_segments()).last
+        if last is not None:
+            async with self.target.get(last.file_name, last.bytes) as path:
+                await asyncio.to_thread(SegmentReader(path, self._store.mesh_id, last).check_file)
+
     async def _has_due(self, until_ms: int) -> bool:
         last = (await self._read_segments()).last
         first = await self._pages.after(0 if last is None else last.last_id, limit=1)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.oplog.authorship import Owner
-from vox_mesh.model.oplog.chain import ANCHOR
+from vox_mesh.model.oplog.chain import ANCHOR, LogEntry
 from vox_mesh.model.oplog.checkpoint import LogCheckpoint
+from vox_mesh.model.oplog.deletion import DeletedEntries
 from vox_mesh.model.oplog.findings import with_findings
 from vox_mesh.model.oplog.log_check import CommitOrderCheck, LogCheck
+from vox_mesh.model.oplog.segment import ARCHIVE
 from vox_mesh.model.oplog.verification import REKEY, ChainReport, ChainWitness, Key, RecordedHead
+from vox_mesh.model.retention.deleted_jobs import is_remainder
 from vox_mesh.oplog.archive.archived_log import ArchivedLog
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.oplog.audits.causal_audit import CausalAudit
@@ -22,7 +25,7 @@ from vox_mesh.oplog.audits.node_audit import NodeAudit
 from vox_mesh.oplog.audits.route_audit import RouteAudit
 from vox_mesh.oplog.audits.verified_log import VerifiedLog, heads_after
 from vox_mesh.oplog.grants.grant_log import GrantLog
-from vox_mesh.oplog.pages import Pace, Pages
+from vox_mesh.oplog.pages import Pace, Pages, ReadEntries
 from vox_mesh.oplog.past import LogPast
 from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
@@ -79,6 +82,7 @@ class LogVerification:
         self._remembered = remembered
         self._pages = Pages(store)
         self._segments = SegmentOps(store, trusted_keys)
+        self._deletions = roles.deletions
         self.routes = RouteAudit(store, roles)
         self._grants = GrantLogAudit(store, grant_log)
         self._causes = CausalAudit(store)
@@ -131,11 +135,16 @@ class LogVerification:
         return reports
 
     async def _read_whole(self, read: Callable[[], Awaitable[_Verified]]) -> list[ChainReport]:
-        """Verify the log. If it was rolled back meanwhile, what was found is of two logs: verify it again."""
+        """Verify the log. If it was rolled back meanwhile, what was found is of two logs: verify it again.
+
+        The same if the owner let entries be deleted meanwhile.
+        """
         for _ in range(_MAX_VERIFICATIONS):
-            began_at = await self._end()
+            began_at, deletions = await self._end(), await self._deletions.read()
             reports, end = await read()
-            if not any(each.problem for each in reports) or await self._has_entries(began_at, end):
+            if not any(each.problem for each in reports):
+                break
+            if await self._has_entries(began_at, end) and deletions == await self._deletions.read():
                 break
         self.found_broken += sum(bool(each.node_id and each.problem) for each in reports)
         return reports
@@ -150,19 +159,36 @@ class LogVerification:
         past = await self._past.compare(self._remembered())  # before the log is read, which only grows
         heads = [*heads, *past.heads, *await self._nodes.heads()]
         segments = await self._segments.read()
-        archive = None if target is None else ArchivedLog(self._store, target, segments.recorded)
+        deletions = await self._deletions.read()
+        deleted = DeletedEntries(each.deletion for each in deletions)
+        archive = None if target is None else ArchivedLog(self._store, target, segments.recorded, deleted)
         reports, end = await self._verify_chains(node_id, heads, archive, since)
-        read = self._pages.entries if archive is None else archive.entries
+        read = self._remaining(deleted) if archive is None else archive.entries
         findings = await self.routes.findings(read, node_id, end.entry_id)
         findings += await self._grants.findings(read, node_id, end.entry_id)
         findings += await self._nodes.findings(node_id)
-        findings += await self._causes.findings(node_id, end.entry_id, 0 if since is None else since.end[0])
+        deleted_before = deletions[-1].entry.op_id if deletions else ""
+        first_id = 0 if since is None else since.end[0]
+        findings += await self._causes.findings(node_id, end.entry_id, first_id, deleted_before)
         reports = with_findings(reports, findings)
         if node_id is None:
             faults = segments.faults if archive is None else [*segments.faults, *archive.faults]
             reports += [ChainReport("", 0, 0, 0, fault) for fault in faults]
             reports += [*past.reports, *await self._mail.reports()]
         return _Verified(reports, end)
+
+    def _remaining(self, deleted: DeletedEntries) -> ReadEntries:
+        """Return what reads the entries, without the ones to delete and what is left of pruned jobs."""
+
+        async def read(node_id: str | None, up_to: int | None) -> AsyncIterator[list[LogEntry]]:
+            async for page in self._pages.entries(node_id, up_to):
+                yield [
+                    entry
+                    for entry in page
+                    if not deleted.may_lack(entry) and not is_remainder(entry, deleted.jobs)
+                ]
+
+        return read if deleted else self._pages.entries
 
     async def _verify_chains(
         self,
@@ -173,7 +199,7 @@ class LogVerification:
     ) -> _Verified:
         epoch, key_mark = await self._verified.state()
         _, keys, end = await self.moment()
-        witness = await self._witness(keys, heads, end, since)
+        witness = await self._witness(keys, heads, end, since, has_archive=archive is not None)
         known = {} if since is None else since.chains
         check = LogCheck(witness, known) if archive is None else CommitOrderCheck(witness)
         if since is not None:
@@ -194,7 +220,13 @@ class LogVerification:
         return _Verified(reports, end)
 
     async def _witness(
-        self, keys: Sequence[Key], heads: Sequence[RecordedHead], end: LogEnd, since: LogCheckpoint | None
+        self,
+        keys: Sequence[Key],
+        heads: Sequence[RecordedHead],
+        end: LogEnd,
+        since: LogCheckpoint | None,
+        *,
+        has_archive: bool,
     ) -> ChainWitness:
         """Return a witness that has heard what ops up to the end, and others, state about chains."""
         witness = await self._roles.witness(keys)
@@ -207,7 +239,13 @@ class LogVerification:
             async for entry in entries:
                 if entry.id <= end.entry_id and (entry.id > first_id or entry.kind == REKEY):
                     witness.hear(entry)
+                elif entry.kind == ARCHIVE:
+                    witness.hear_earlier(entry)
                 await pace.keep(entry.payload)
+        if not has_archive:  # with it, nothing is missing
+            async for entry in self._pages.deletions():
+                if entry.id <= end.entry_id:
+                    witness.hear(entry)
         for head in (*heads, *(() if since is None else since.heads)):
             witness.hear_head(head)
         return witness

@@ -72,7 +72,7 @@ class VerifiedLog:
             RecordedHead(chain, seq, *head)
             for chain, known in checkpoint.chains.items()
             for seq, head in witness.heads.get(chain, {}).items()
-            if seq <= known.seal.seq
+            if seq <= known.seal.seq and not witness.deleted.has(chain, seq)
         ]
         found: list[ChainFinding] = []
         for first in range(0, len(late), _HEADS):

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from vox_mesh.errors import MeshError, StaleFence, StaleIncarnation, StoreClosed
 from vox_mesh.locks.leadership import Leadership
@@ -35,6 +35,8 @@ _UNIQUE: Final = 8
 
 class BackupSchedule:
     """Makes a backup when the newest one is old enough. Every node runs it; one at a time makes one."""
+
+    name: ClassVar = "backups"
 
     def __init__(
         self,
