@@ -27,6 +27,7 @@ from proof.checkers.pruning import PRUNING_CHECKS
 from proof.checkers.rules import RULE_CHECKS
 from proof.checkers.spares import SPARE_CHECKS
 from proof.checkers.spending import SPENDING_CHECKS
+from proof.checkers.steps import STEP_CHECKS
 from proof.checkers.tasks import TASK_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
@@ -47,6 +48,7 @@ from proof.workloads.pruning import PRUNING
 from proof.workloads.rules import RULES
 from proof.workloads.spares import SPARES
 from proof.workloads.spending import SPENDING
+from proof.workloads.steps import STEPS
 from proof.workloads.tasks import TASKS
 from proof.workloads.writes import WRITES
 
@@ -56,7 +58,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 )
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
-    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, SPARES),
+    *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -76,6 +78,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *SPENDING_CHECKS,
     *APPROVAL_CHECKS,
     *TASK_CHECKS,
+    *STEP_CHECKS,
     *GRANT_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,

@@ -978,8 +978,23 @@ CREATE TABLE IF NOT EXISTS job_artifacts (
     node_id       TEXT    NOT NULL,
     body          TEXT,              -- base64
     created_ms    INTEGER NOT NULL,
+    used_ms INTEGER,                 -- when a job last had it as an output, to the hour; NULL: not known yet
     UNIQUE (scope_id, repository_id, hash)
 );
+
+-- Artifacts of which it is not known when they were last used. Pruning gives them a time.
+CREATE INDEX IF NOT EXISTS job_artifacts_undated ON job_artifacts (scope_id, repository_id) WHERE used_ms IS NULL;
+
+-- Files of artifacts that no row names any more: their node removes its file, and other nodes remove their copies.
+CREATE TABLE IF NOT EXISTS artifact_removals (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    hash          TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,  -- the node that has the file
+    noted_ms      INTEGER NOT NULL,
+    is_done       INTEGER NOT NULL DEFAULT 0,  -- that node has removed it
+    PRIMARY KEY (scope_id, repository_id, hash, node_id)
+) WITHOUT ROWID;
 
 -- How long rows are kept: the policies that differ from the defaults in code.
 CREATE TABLE IF NOT EXISTS retention_policies (
@@ -989,6 +1004,7 @@ CREATE TABLE IF NOT EXISTS retention_policies (
     kind          TEXT    NOT NULL,  -- empty: all kinds without a policy of their own
     age_ms        INTEGER,           -- NULL: kept whatever their age
     max_rows      INTEGER,           -- NULL: any number
+    max_bytes INTEGER,               -- NULL: any number
     PRIMARY KEY (scope_id, repository_id, subject, kind)
 ) WITHOUT ROWID;
 

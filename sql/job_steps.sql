@@ -15,6 +15,11 @@ SELECT EXISTS (SELECT 1 FROM job_steps WHERE OF_JOB)
 -- The rows after the last one that is believed (?4): others take their places.
 DELETE FROM job_steps WHERE OF_JOB AND seq > ?4
 
+-- name: refuse_unless_stored
+-- A rollback of the database may have lost the last row (?4, with the link ?5) that a worker has stored.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM job_steps WHERE OF_JOB AND seq = ?4 AND link = ?5)
+
 -- name: append
 -- ?4: rows in the order of the columns from `seq` on.
 INSERT INTO job_steps (

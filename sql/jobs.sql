@@ -786,6 +786,10 @@ LEFT JOIN agent_oplog AS op
     AND typeof(op.node_id) = 'text' AND typeof(op.seq) = 'integer' AND typeof(op.kind) = 'text'
 ORDER BY chosen.place
 
+-- name: still_pending
+SELECT id FROM jobs
+WHERE id IN (SELECT value FROM json_each(?3)) AND +scope_id = ?1 AND +repository_id = ?2 AND state = 'pending'
+
 -- name: claimable_with_op
 -- One of them, with the entry of its last op.
 SELECT j.*, ITS_ENTRY

@@ -17,3 +17,8 @@ CREATE TABLE may_i_write (answer)
 
 -- name: end_write_test
 DROP TABLE may_i_write
+
+-- name: live_nodes
+-- The nodes of all meshes in the database that have not left, and were heard in their last ten ticks.
+SELECT node_id, host, pid FROM mesh_heartbeats
+WHERE left_ms IS NULL AND last_seen_ms + max(tick_ms * 10, 60000) > NOW_MS ORDER BY node_id

@@ -4,6 +4,7 @@
 -- statement that prunes rows checks it again: a row that something has begun to need meanwhile stays.
 
 -- from oplog: ENTRY
+-- from grant_usage: IS_OPEN
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -11,12 +12,13 @@ scope_id = ?1 AND repository_id = ?2
 -- --- policies and progress -------------------------------------------------------------------------------
 
 -- name: policies
-SELECT subject, kind, age_ms, max_rows FROM retention_policies WHERE OF_MESH
+SELECT subject, kind, age_ms, max_rows, max_bytes FROM retention_policies WHERE OF_MESH
 
 -- name: set_policy
-INSERT INTO retention_policies (scope_id, repository_id, subject, kind, age_ms, max_rows)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT DO UPDATE SET age_ms = excluded.age_ms, max_rows = excluded.max_rows
+INSERT INTO retention_policies (scope_id, repository_id, subject, kind, age_ms, max_rows, max_bytes)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT DO UPDATE SET
+    age_ms = excluded.age_ms, max_rows = excluded.max_rows, max_bytes = excluded.max_bytes
 
 -- name: unset_policy
 DELETE FROM retention_policies WHERE OF_MESH AND subject = ?3 AND kind = ?4
@@ -151,6 +153,91 @@ DELETE FROM job_notes WHERE OF_MESH AND job_id IN (
     SELECT j.job_id FROM json_each(?3) AS i
     CROSS JOIN jobs AS j ON j.scope_id = ?1 AND j.repository_id = ?2 AND j.job_id = i.value AND j.ended_ms IS NOT NULL)
 
+-- --- artifacts -------------------------------------------------------------------------------------------
+
+-- part: IS_AT_REST
+-- Whether the artifact a was no output for two hours: a job that has it was ended before.
+a.used_ms <= NOW_MS - 7200000
+
+-- part: ARTIFACT_HELD
+-- Whether an agent that holds a job has kept the artifact a for it, or a job that has not ended has it as an input.
+a.hash IN (
+    SELECT k.value ->> 'hash' FROM job_takes AS t, json_each(iif(json_valid(t.artifacts), t.artifacts, '[]')) AS k
+    WHERE t.scope_id = ?1 AND t.repository_id = ?2
+    UNION ALL
+    SELECT iif(instr(i.value ->> 'hash', ':'), '', coalesce(i.value ->> 'algo', 'blake3') || ':') || (i.value ->> 'hash')
+    FROM jobs AS j INDEXED BY jobs_open,
+        json_each(iif(instr(j.manifest, '"inputs":[{') AND json_valid(j.manifest), j.manifest, '{}'), '$.inputs') AS i
+    WHERE j.scope_id = ?1 AND j.repository_id = ?2 AND j.ended_ms IS NULL)
+
+-- name: artifacts
+SELECT a.id, a.hash, a.type, a.created_ms, iif(IS_AT_REST, a.used_ms, NULL),
+    iif(a.used_ms <= ?5 OR a.id <= ?6, ARTIFACT_HELD, 0), '[]'
+FROM (SELECT id, hash, type, created_ms, used_ms FROM job_artifacts NOT INDEXED
+    WHERE id > ?3 AND OF_MESH ORDER BY id LIMIT ?4) AS a
+ORDER BY a.id
+
+-- name: artifacts_last
+SELECT id FROM job_artifacts NOT INDEXED
+WHERE OF_MESH AND (type IN (SELECT value FROM json_each(?3))) <> ?4
+ORDER BY id DESC LIMIT 1 OFFSET ?5
+
+-- name: artifacts_last_by_bytes
+-- The last position of the artifacts that are more than ?5 bytes together with all later ones.
+SELECT id FROM (
+    SELECT id, sum(size) OVER (ORDER BY id DESC) AS bytes FROM job_artifacts NOT INDEXED
+    WHERE OF_MESH AND (type IN (SELECT value FROM json_each(?3))) <> ?4 ORDER BY id DESC)
+WHERE bytes > ?5 ORDER BY id DESC LIMIT 1
+
+-- name: jobs_through
+-- The last of up to ?4 jobs after ?3, and when the first of them was created.
+SELECT max(id), min(created_ms) FROM (
+    SELECT id, created_ms FROM jobs NOT INDEXED WHERE id > ?3 AND OF_MESH ORDER BY id LIMIT ?4)
+
+-- name: outputs_among
+-- The hashes among ?5 that are outputs of the jobs after ?3 and up to ?4, or results of their steps.
+SELECT s.value ->> 'artifact' AS hash
+FROM jobs AS j NOT INDEXED
+CROSS JOIN job_steps AS s ON s.scope_id = ?1 AND s.repository_id = ?2 AND s.job_id = j.job_id
+WHERE j.id > ?3 AND j.id <= ?4 AND j.scope_id = ?1 AND j.repository_id = ?2
+  AND iif(json_valid(s.value), s.value ->> 'artifact', NULL) IN (SELECT value FROM json_each(?5))
+UNION
+SELECT DISTINCT o.value ->> 'hash'
+FROM jobs AS j NOT INDEXED,
+    json_each(iif(json_valid(j.output_artifacts), j.output_artifacts, '[]')) AS o
+WHERE j.id > ?3 AND j.id <= ?4 AND j.scope_id = ?1 AND j.repository_id = ?2 AND j.output_artifacts <> '[]'
+  AND o.value ->> 'hash' IN (SELECT value FROM json_each(?5))
+
+-- name: date_artifacts
+-- At most ?3 at once: what used them before has ended until now.
+UPDATE job_artifacts SET used_ms = NOW_MS WHERE id IN (
+    SELECT id FROM job_artifacts INDEXED BY job_artifacts_undated WHERE OF_MESH AND used_ms IS NULL LIMIT ?3)
+
+-- name: has_undated_artifacts
+SELECT EXISTS (SELECT 1 FROM job_artifacts INDEXED BY job_artifacts_undated WHERE OF_MESH AND used_ms IS NULL)
+
+-- name: ask_for_removal
+-- Before the rows go: of files, the nodes that have them.
+INSERT INTO artifact_removals (scope_id, repository_id, hash, node_id, noted_ms)
+SELECT ?1, ?2, a.hash, a.node_id, NOW_MS FROM job_artifacts AS a
+WHERE a.scope_id = ?1 AND a.repository_id = ?2 AND a.hash IN (SELECT value FROM json_each(?3)) AND a.body IS NULL
+  AND IS_AT_REST AND NOT ARTIFACT_HELD
+ON CONFLICT DO UPDATE SET noted_ms = excluded.noted_ms, is_done = 0
+
+-- name: prune_artifacts
+DELETE FROM job_artifacts AS a
+WHERE a.scope_id = ?1 AND a.repository_id = ?2 AND a.hash IN (SELECT value FROM json_each(?3))
+  AND IS_AT_REST AND NOT ARTIFACT_HELD
+
+-- name: prune_removals
+-- At most ?3 that are a week old: other nodes have removed their copies. One waits for its node, as long as that is a
+-- member.
+DELETE FROM artifact_removals WHERE OF_MESH AND (hash, node_id) IN (
+    SELECT hash, node_id FROM artifact_removals
+    WHERE OF_MESH AND noted_ms <= NOW_MS - 604800000
+      AND (is_done OR node_id NOT IN (SELECT node_id FROM mesh_heartbeats WHERE OF_MESH))
+    LIMIT ?3)
+
 -- --- messages --------------------------------------------------------------------------------------------
 
 -- part: MESSAGE_NEEDED
@@ -269,6 +356,81 @@ DELETE FROM beat_pulses WHERE OF_MESH AND PRUNED_NODES
 -- name: prune_agents
 -- The agents that were last seen there.
 DELETE FROM agent_presence WHERE OF_MESH AND PRUNED_NODES
+
+-- --- rows without a policy -------------------------------------------------------------------------------
+-- At most ?3 of them at once. What writes them prunes some of them, too; these are for what nothing is written to.
+
+-- name: prune_keys
+-- Idempotency keys of 90 days ago. Their writer prunes its own after a day: this one never came back.
+DELETE FROM script_results WHERE OF_MESH AND script_key IN (
+    SELECT script_key FROM script_results WHERE OF_MESH AND since_s < NOW_MS / 1000 - 7776000 LIMIT ?3)
+
+-- name: prune_answers
+-- Whose keys were pruned.
+DELETE FROM script_answers WHERE OF_MESH AND (script_key, n) IN (
+    SELECT a.script_key, a.n FROM script_answers AS a
+    WHERE a.scope_id = ?1 AND a.repository_id = ?2 AND NOT EXISTS (
+        SELECT 1 FROM script_results AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.script_key = a.script_key)
+    LIMIT ?3)
+
+-- name: prune_tokens
+DELETE FROM agent_tokens WHERE OF_MESH AND token_id IN (
+    SELECT token_id FROM agent_tokens WHERE OF_MESH AND until_ms <= NOW_MS LIMIT ?3)
+
+-- name: prune_approvals
+-- A week after they have expired.
+DELETE FROM approvals WHERE OF_MESH AND approval_id IN (
+    SELECT approval_id FROM approvals INDEXED BY approvals_by_expiry
+    WHERE OF_MESH AND expires_ms < NOW_MS - 604800000 LIMIT ?3)
+
+-- name: prune_grants
+-- A day after their end. The log keeps them.
+DELETE FROM grants WHERE OF_MESH AND grant_id IN (
+    SELECT grant_id FROM grants INDEXED BY grants_by_end
+    WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms <= NOW_MS - 86400000 LIMIT ?3)
+
+-- part: GRANT_IS_OVER
+-- Whether the grant of u is not in force any more.
+NOT EXISTS (
+    SELECT 1 FROM grants AS g
+    WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = u.grant_id
+      AND (g.until_ms IS NULL OR g.until_ms > NOW_MS))
+
+-- name: prune_usage
+-- Of grants that are over; and uses that no window has any more (the longest is 366 days), of items that have ended.
+DELETE FROM grant_usage WHERE OF_MESH AND (grant_id, capability, kind, item) IN (
+    SELECT u.grant_id, u.capability, u.kind, u.item FROM grant_usage AS u
+    WHERE u.scope_id = ?1 AND u.repository_id = ?2
+      AND (GRANT_IS_OVER OR u.used_ms <= NOW_MS - 31708800000 AND NOT (IS_OPEN))
+    LIMIT ?3)
+
+-- name: prune_reservations
+DELETE FROM grant_reservations WHERE OF_MESH AND (job_id, grant_id) IN (
+    SELECT u.job_id, u.grant_id FROM grant_reservations AS u
+    WHERE u.scope_id = ?1 AND u.repository_id = ?2 AND NOT EXISTS (
+        SELECT 1 FROM grants AS g
+        WHERE g.scope_id = ?1 AND g.repository_id = ?2 AND g.grant_id = u.grant_id)
+    LIMIT ?3)
+
+-- name: prune_claims
+-- Claims that the rate of their kind does not count any more, or of a kind without a rate.
+DELETE FROM job_claims WHERE OF_MESH AND (kind, claimed_ms, job_id, claim_token) IN (
+    SELECT c.kind, c.claimed_ms, c.job_id, c.claim_token FROM job_claims AS c
+    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND NOT EXISTS (
+        SELECT 1 FROM job_kinds AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.kind = c.kind AND c.claimed_ms > NOW_MS - k.rate_ms)
+    LIMIT ?3)
+
+-- name: prune_counts
+-- Of kinds and states without jobs.
+DELETE FROM job_counts WHERE OF_MESH AND (kind, state) IN (
+    SELECT kind, state FROM job_counts WHERE OF_MESH AND jobs = 0 LIMIT ?3)
+
+-- name: prune_key_requests
+-- That the owner has not decided for 90 days. The node asks again when it starts.
+DELETE FROM node_key_requests WHERE OF_MESH AND node_id IN (
+    SELECT node_id FROM node_key_requests WHERE OF_MESH AND requested_ms <= NOW_MS - 7776000000 LIMIT ?3)
 
 -- --- sizes ------------------------------------------------------------------------------------------------
 

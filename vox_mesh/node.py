@@ -50,6 +50,7 @@ from vox_mesh.runtime.backups.opening import backup_schedule
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
+from vox_mesh.runtime.retention.file_removal import FileRemoval
 from vox_mesh.runtime.retention.maintenance import RetentionMaintenance
 from vox_mesh.runtime.shared_token import shared_token
 from vox_mesh.runtime.store_memories import memory_file_name, remembered_stores, step_memory
@@ -68,12 +69,9 @@ _log = logging.getLogger(__name__)
 _DEBOUNCE_S: Final = 0.05
 _RETRY_DELAY_S: Final = 1.0
 _SWEEP_INTERVAL_S: Final = 60.0
-_SESSION_CHECKS: Final = 5
-"""How often in a tick this node checks whether the processes with session locks still run."""
-
+_SESSION_CHECKS: Final = 5  # in a tick: whether the processes with session locks still run
 _MAX_SESSION_PAUSE_S: Final = 10.0
-_ANNOUNCE_INTERVAL_TICKS: Final = 100
-"""The ticks between two announcements of a node's recipients."""
+_ANNOUNCE_INTERVAL_TICKS: Final = 100  # between two announcements of a node's recipients
 
 
 class MeshNode(Mesh):
@@ -110,8 +108,7 @@ class MeshNode(Mesh):
             ),
         )
         self.presence = presence
-        self._settings = settings
-        self._is_mode_settled = False
+        self._settings, self._is_mode_settled = settings, False
         self._chance, self._monotonic = dependencies.chance, dependencies.monotonic
         self._heartbeat = Heartbeat(
             store,
@@ -136,6 +133,7 @@ class MeshNode(Mesh):
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
+        self._removal = FileRemoval(store, settings, self.identity, clock, self.features, self._monotonic)
         self.backup_schedule = backup_schedule(settings, self, dependencies)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
@@ -262,6 +260,7 @@ class MeshNode(Mesh):
             ("job-maintenance", self._keep_jobs),
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
+            ("file-removal", lambda: self._removal.run(self._chance)),
             *((part.name, part.run) for part in (self.health.archive, self.backup_schedule) if part),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
@@ -347,6 +346,7 @@ class MeshNode(Mesh):
         await self._job_maintenance.run_once()
         await self.approvals.apply_due()
         await self._retention_maintenance.run_once()
+        await self._removal.run_once()
 
     @property
     def writer(self) -> OpLogWriter:

@@ -2,7 +2,8 @@
 
 It is ready when all nodes are up. Signals: `idle SECONDS`, answered with what each node took in that time;
 `jobs COUNT`, answered with the milliseconds from the call that schedules a job to its start, of each,
-and with how many claims were refused.
+and with how many claims were refused; `kill COUNT`, which makes all nodes busy and kills that many, and is
+answered with the seconds until each of their jobs was started by another node (`Takeover`).
 """
 
 from __future__ import annotations
@@ -16,18 +17,26 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.programs.job_worker import FOLLOWED, SCOPE
 from bench.programs.subprocess_driver import add_primary, node_settings
-from vox_mesh import JobContext, Mesh, run
+from vox_mesh import JobContext, Manifest, Mesh, run
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes import identity
 
 IDLE: Final = "idle"
 JOBS: Final = "jobs"
+KILL: Final = "kill"
+LEASE_S: Final = 5.0
+"""The lease of the jobs that make nodes busy."""
+
+_WORK: Final = "work"
+_WORK_S: Final = 20.0
+_JOBS_EACH: Final = 2
+_TAKEOVER_S: Final = 60.0
 _PLACES: Final = 4
 _START_GAP_S: Final = 0.2
 _JOB_GAP_S: Final = 0.3
@@ -35,6 +44,8 @@ _JOB_S: Final = 30.0
 _MAX_REPORT: Final = 2**16
 _END: Final = b"end"
 _COUNTS: Final = b"counts"
+_REFUSALS: Final = b"refusals"
+_REFUSED_CLAIMS: Final = "SELECT count(*) FROM agent_oplog WHERE kind = 'ClaimWork' AND accepted = 0"
 
 
 class NodeCosts(NamedTuple):
@@ -52,6 +63,17 @@ class NodeCosts(NamedTuple):
         return NodeCosts._make(late - early for late, early in zip(self, earlier, strict=True))
 
 
+class Takeover(NamedTuple):
+    """What came of the jobs of nodes that were killed at once."""
+
+    lost: int
+    """How many jobs they had begun."""
+    delays_s: list[float]
+    """From the kill to the start of each of these by another node."""
+    refused: int
+    """How many claims the database has refused meanwhile, of all nodes."""
+
+
 # --- a node ------------------------------------------------------------------------------------------
 
 
@@ -64,7 +86,12 @@ async def _serve(folder: Path, primary: Sequence[str], line: socket.socket) -> N
             begun.append(context.payload)
             _say(line, {"delay_ms": (time.monotonic_ns() - context.payload) / 1e6})
 
-        await node.worker.start(concurrency=_PLACES, kinds=[FOLLOWED])
+        @node.worker.handles(_WORK, lease=LEASE_S)
+        async def work(context: JobContext) -> None:
+            _say(line, {"began": context.payload})
+            await asyncio.sleep(_WORK_S)
+
+        await node.worker.start(concurrency=_PLACES, kinds=[FOLLOWED, _WORK])
         gc.freeze()
         _say(line, "up")
         loop = asyncio.get_running_loop()
@@ -72,6 +99,12 @@ async def _serve(folder: Path, primary: Sequence[str], line: socket.socket) -> N
         while (asked := await loop.sock_recv(line, _MAX_REPORT)) != _END:
             if asked == _COUNTS:
                 _say(line, _costs(node, len(begun)))
+            elif asked == _REFUSALS:
+                _say(line, {"refusals": (await node.store.read(_REFUSED_CLAIMS, fresh=True)).value})
+            elif asked.isdigit():
+                await node.jobs.schedule_all(
+                    [Manifest.of(kind=_WORK, payload=at) for at in range(int(asked))]
+                )
             else:
                 await node.jobs.schedule(FOLLOWED, time.monotonic_ns())
 
@@ -157,12 +190,55 @@ class NodeFleet:
         claims, begun = sum(each.claims for each in total), sum(each.begun for each in total)
         return {"delays_ms": delays, "refused": claims - begun, "begun": begun}
 
+    def kill(self, count: int) -> Takeover:
+        """Make all nodes busy, kill the last ones at once, and wait until others have started their jobs."""
+        jobs = range(_JOBS_EACH * len(self._lines))
+        self._lines[0].send(str(len(jobs)).encode())
+        started = self._started(jobs)
+        refused = self._refusals()
+        left = len(self._lines) - count
+        for pid in (killed := self._pids[left:]):
+            os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        for pid in killed:
+            os.waitpid(pid, 0)
+        del self._lines[left:], self._pids[left:]
+        lost = {job for job, (node, _) in started.items() if node >= left}
+        again = self._started(lost)
+        delays_s = sorted(at - began for _, at in again.values())
+        return Takeover(len(lost), delays_s, self._refusals() - refused)
+
+    def _started(self, jobs: Collection[int]) -> dict[int, tuple[int, float]]:
+        """Wait until these jobs are started; return the number of the node and the time of each."""
+        import select
+
+        found: dict[int, tuple[int, float]] = {}
+        deadline = time.monotonic() + _TAKEOVER_S
+        while len(found) < len(jobs) and (left_s := deadline - time.monotonic()) > 0:
+            readable, *_ = select.select(self._lines, [], [], left_s)
+            for line in readable:
+                if (job := _hear(line)["began"]) in jobs:
+                    found.setdefault(job, (self._lines.index(line), time.monotonic()))
+        return found
+
+    def _refusals(self) -> int:
+        self._lines[0].send(_REFUSALS)
+        while "refusals" not in (answer := _hear(self._lines[0])):
+            pass
+        return int(answer["refusals"])
+
     def end(self) -> None:
         """End all nodes."""
         for line in self._lines:
             line.send(_END)
         for pid in self._pids:
             os.waitpid(pid, 0)
+
+
+def _report(fleet: NodeFleet, kind: str, amount: float) -> Any:
+    if kind == IDLE:
+        return fleet.idle(amount)
+    return fleet.kill(int(amount)) if kind == KILL else fleet.jobs(int(amount))
 
 
 def _hear(line: socket.socket) -> Any:
@@ -184,7 +260,7 @@ def main() -> None:
         print("ready", flush=True)
         while words := sys.stdin.readline().split():
             kind, amount = words
-            report: Any = fleet.idle(float(amount)) if kind == IDLE else fleet.jobs(int(float(amount)))
+            report = _report(fleet, kind, float(amount))
             print(json.dumps(report), flush=True)
     finally:
         fleet.end()

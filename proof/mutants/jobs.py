@@ -31,6 +31,27 @@ JOB_PLANTS: Final = (
         ("pruning",),
     ),
     PlantedBug(
+        "step-not-fenced",
+        "a worker that has lost its claim stores the result of a step",
+        (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self._fence(), ", ""),),
+        ("test_a_worker_that_has_lost_its_claim_can_store_no_step",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "stored-step-runs-again",
+        "a later attempt runs a step again whose result is stored",
+        (Code("vox_mesh.jobs.steps.step_log:_kept", "return found", "return {}"),),
+        ("step-once",),
+        ("steps",),
+    ),
+    PlantedBug(
+        "unsigned-step-believed",
+        "an attempt gets a result that no worker of its job has signed",
+        (Code("vox_mesh.jobs.steps.job_steps:JobSteps._signed", "return []", "return list(rows)"),),
+        ("test_steps_of_another_job_are_not_believed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "new-job-not-run",
         "a job that is scheduled again is taken for the one that has succeeded",
         (Code("vox_mesh.jobs.jobs:Jobs.items_for", _NONCE, "None"),),

@@ -57,8 +57,8 @@ def place(folder: Path, content_hash: str) -> Path:
 
 
 def files(folder: Path) -> list[Path]:
-    """All files there are."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """All files there are, without that of the lock."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
 
 
 async def commit(store: Store, artifacts: Artifacts, *kept: Artifact) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -37,6 +36,8 @@ _LIMITS: Final = {
 _PINNED: Final = re.compile(r"--anew\b|`anew`|\banew(?=[:=,)])|(?<=body\.)anew\b|(?<=anew=)anew\b")
 """The option and the key `anew` of budgets, which users have."""
 
+_CLASS: Final = re.compile(r"^ *class (\w+)[(:\[]", re.MULTILINE)
+
 _SAME_NAME: Final = frozenset({"AgentClient", "Mesh"})
 """Those of `vox_mesh.sync` are the same things as those of `vox_mesh`, without `await`."""
 
@@ -55,9 +56,8 @@ def _files(part: str) -> Iterator[Path]:
 def _classes() -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(_PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(str(path.relative_to(_ROOT)))
+        for name in _CLASS.findall(path.read_text()):
+            found[name].append(str(path.relative_to(_ROOT)))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -109,14 +109,14 @@ NAMES: Final = frozenset(name_of(path) for path in MODULES)
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    """Return the syntax tree of a module."""
-    return ast.parse(path.read_text())
+def nodes_of(path: Path) -> Sequence[ast.AST]:
+    """Return all nodes of a module's syntax tree; to walk it takes longer than to look at them."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the modules of the package that a module imports, wherever in it the import stands."""
-    for node in ast.walk(tree):
+def imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the modules of the package that these nodes import."""
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             module = node.module or ""
@@ -144,7 +144,7 @@ def test_a_module_imports_only_from_the_layers_below_it() -> None:
     wrong = {
         f"{name_of(path)} imports {other}"
         for path in MODULES
-        for other in imports(tree_of(path))
+        for other in imports(nodes_of(path))
         if not may_import(layer_of(name_of(path)), layer_of(other))
     }
     assert wrong == set()
@@ -157,7 +157,7 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         name = name_of(path)
         graph[name] = {
             other
-            for other in imports(tree_of(path))
+            for other in imports(nodes_of(path))
             if other != name and (name not in known or known[name] != known.get(other))
         }
     try:
@@ -171,14 +171,14 @@ def test_the_model_is_pure() -> None:
         f"{name_of(path)} imports {module}"
         for path in MODULES
         if layer_of(name_of(path)) == "model"
-        for module in _outside(tree_of(path))
+        for module in _outside(nodes_of(path))
         if module.split(".")[0] in _IMPURE
     }
     assert impure == set()
 
 
-def _outside(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _outside(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
         elif isinstance(node, ast.Import):
@@ -190,7 +190,7 @@ def test_the_model_asks_no_clock() -> None:
         f"{name_of(path)}, line {node.lineno}"
         for path in MODULES
         if layer_of(name_of(path)) == "model"
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.attr in _CLOCK_CALLS.get(node.value.id, ())
@@ -217,7 +217,7 @@ def test_a_face_knows_no_sql() -> None:
         f"{name_of(path)}, line {node.lineno}: {node.value!r}"
         for path in MODULES
         if layer_of(name_of(path)) in ("cli", "hosts", "http")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.search(node.value)
     ]
     assert found == []
@@ -235,7 +235,7 @@ def test_a_face_knows_no_sql() -> None:
     ],
 )
 def test_imports_are_seen_in_all_their_forms(code: str, modules: set[str]) -> None:
-    assert set(imports(ast.parse(code))) == modules
+    assert set(imports(ast.walk(ast.parse(code)))) == modules
 
 
 def test_an_import_upwards_is_seen() -> None:

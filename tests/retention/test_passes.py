@@ -32,7 +32,7 @@ async def test_a_pass_ends_after_its_share_and_the_next_one_continues(
     crowd: NodeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vox_mesh.runtime.retention.pruner.PAGE", 4)
-    monkeypatch.setattr("vox_mesh.runtime.retention.sweeps.PAGE", 4)
+    monkeypatch.setattr("vox_mesh.runtime.retention.sweep.PAGE", 4)
     monkeypatch.setattr(of_retention, "_PASS", Limits(4, 60.0))
     one, two = await crowd.node("one"), await crowd.node("two")
     last = await many(one, 6)
@@ -178,8 +178,10 @@ async def test_policies_have_a_bound(local: MeshNode, monkeypatch: pytest.Monkey
 
 
 async def test_a_policy_that_no_node_has_written_is_ignored(local: MeshNode) -> None:
-    await write(local, "INSERT INTO retention_policies VALUES (?1, ?2, 'jobs', '', -5, NULL)")
+    await write(local, "INSERT INTO retention_policies VALUES (?1, ?2, 'jobs', '', -5, NULL, NULL)")
     await local.store.write(
-        Script(Statement("INSERT INTO retention_policies VALUES (?, ?, 'x', '', 5, 5)", local.store.mesh_id))
+        Script(
+            Statement("INSERT INTO retention_policies VALUES (?, ?, 'x', '', 5, 5, 5)", local.store.mesh_id)
+        )
     )
     assert all(policy.is_default for policy in (await local.retention.policies()).listed())

@@ -308,6 +308,12 @@ class JobQueries:
             for *job, _, chain, seq, kind, entry_id in rows
         ]
 
+    async def still_pending(self, chosen: Sequence[Claimable]) -> list[Claimable]:
+        """Return the jobs that are pending by the database itself: a replica may be behind."""
+        rows = await self._read("still_pending", json(each.id for each in chosen), fresh=True)
+        pending = {row[0] for row in rows}
+        return [each for each in chosen if each.id in pending]
+
     async def claimable_with_op(self, chosen: Claimable) -> list[PlacedJob]:
         """Return a job, if it is still claimable, with the entry of its last op."""
         rows = await self._read("claimable_with_op", chosen.id)

@@ -113,7 +113,7 @@ async def _set_retention(mesh: Services, asked: Arguments) -> None:
     if asked.get("unset"):
         await mesh.retention.unset(subject, kind=kind)
     else:
-        limits = {"age_ms": asked["age_ms"], "max_rows": asked["max_rows"]}
+        limits = {name: asked.get(name) for name in ("age_ms", "max_rows", "max_bytes")}
         await mesh.retention.set(subject, kind=kind, **limits)
 
 

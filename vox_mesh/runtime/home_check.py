@@ -18,7 +18,9 @@ from vox_mesh.settings.ownership import is_link, link_refused, refuse_unless_own
 from vox_mesh.store.files import load_or_create, make_private
 
 _GITIGNORE: Final = ".gitignore"
-_ARTIFACTS: Final = "artifacts"
+ARTIFACTS: Final = "artifacts"
+"""The folder of artifacts in a home."""
+
 _MAX_DEPTH: Final = 4
 
 
@@ -78,7 +80,7 @@ def _entries(folder: Path, depth: int) -> Iterator[Path]:
         return
     for entry in entries:
         yield Path(entry.path)
-        if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH and folder.name != _ARTIFACTS:
+        if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH and folder.name != ARTIFACTS:
             yield from _entries(Path(entry.path), depth + 1)
 
 

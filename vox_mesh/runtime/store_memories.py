@@ -21,6 +21,12 @@ def memory_file_name(settings: Settings) -> str:
     return f"store-{target_of(settings)}.json"
 
 
+def has_other_databases(settings: Settings) -> bool:
+    """Return whether nodes of this home have worked with another database, too."""
+    own = memory_file_name(settings)
+    return any(path.name != own for slot in slots(settings.home_dir) for path in slot.glob("store-*.json"))
+
+
 def step_memory(settings: Settings) -> StepMemory | None:
     """Return the memory, shared by all processes of the home, of how the ownership of this mesh passed on."""
     if settings.backend is Backend.MEMORY:

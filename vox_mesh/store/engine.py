@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.rows import Rows
@@ -19,6 +19,16 @@ class EngineFacts:
     driver: str
     address: str
     server: str
+
+
+class Space(NamedTuple):
+    """The pages of a database file. Free ones are filled by new rows, or given back to the file system."""
+
+    pages: int
+    free_pages: int
+    page_bytes: int
+    can_shrink: bool
+    """Whether it was created, or compacted, so that free pages can be given back."""
 
 
 Ask = Callable[[Statement], Awaitable[Rows]]
@@ -59,3 +69,14 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Release files, threads and connections."""
+
+
+@runtime_checkable
+class ShrinkingEngine(Protocol):
+    """An engine whose database is a file that can shrink."""
+
+    async def space(self) -> Space:
+        """Return how much of the file is free."""
+
+    async def shrink(self, pages: int) -> None:
+        """Give up to this number of free pages back to the file system."""

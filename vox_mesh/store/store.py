@@ -15,7 +15,7 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.observability.deprecation import RenamedAttributes
 from vox_mesh.store.background import BackgroundFaults, cancel_and_wait
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Engine, EngineFacts
+from vox_mesh.store.engine import Engine, EngineFacts, ShrinkingEngine
 from vox_mesh.store.engines.thread import to_the_end
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
 from vox_mesh.store.replica.read_watermark import ReadWatermark
@@ -138,7 +138,7 @@ class Store(RenamedAttributes):
         """Apply the script atomically and exactly once, or raise the error that prevented it."""
         self._refuse_if_closed()
         if script.op is not None and not self._keeps_log:
-            raise _no_log_error()
+            raise BadValue("this store keeps no log", hint="open it with Mesh.open")
         (verdict,) = await self._combiner.submit((script,), self._timeout if timeout is None else timeout)
         if isinstance(verdict, MeshError):
             raise verdict
@@ -153,12 +153,10 @@ class Store(RenamedAttributes):
         if not scripts:
             return []
         if not self._keeps_log and any(script.op is not None for script in scripts):
-            raise _no_log_error()
+            raise BadValue("this store keeps no log", hint="open it with Mesh.open")
         if sum(script.weight for script in scripts) > MAX_SCRIPT_BYTES:
-            raise BadValue(
-                f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all",
-                hint="write them in parts",
-            )
+            too_large = f"the scripts' values take more than {MAX_SCRIPT_BYTES} bytes in all"
+            raise BadValue(too_large, hint="write them in parts")
         return await self._combiner.submit(scripts, self._timeout if timeout is None else timeout)
 
     async def _run(self, batch: Batch) -> BatchResult:
@@ -438,6 +436,11 @@ class Store(RenamedAttributes):
         await self._prepare()
         return True
 
+    @property
+    def file(self) -> ShrinkingEngine | None:
+        """Return the file that is the database; `None` if it is no file of this process."""
+        return self._engine if isinstance(self._engine, ShrinkingEngine) else None
+
     async def drained(self) -> None:
         """Wait until the spool is empty."""
         if self.spool_queue is not None:
@@ -494,7 +497,3 @@ class Store(RenamedAttributes):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _no_log_error() -> BadValue:
-    return BadValue("this store keeps no log", hint="open it with Mesh.open")

@@ -21,6 +21,7 @@ class RetentionPolicyView:
     kind: str | None
     age: str | None
     max_rows: int | None
+    max_bytes: int | None
     is_default: bool
     what: str
     pruned: int | None
@@ -87,6 +88,7 @@ def policy_view(policy: Policy, pruned: int | None = None, needed: int | None = 
         policy.kind or None,
         None if policy.age_ms is None else short_duration(policy.age_ms),
         policy.max_rows,
+        policy.max_bytes,
         policy.is_default,
         RULES[policy.subject].what,
         pruned,

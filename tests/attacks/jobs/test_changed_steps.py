@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext
+from vox_mesh.errors import StaleClaim
 from vox_mesh.node import MeshNode
 
 PATIENCE_S: Final = 30.0
@@ -79,3 +80,27 @@ async def test_steps_of_another_job_are_not_believed(owner: MeshNode, hostile: H
         victim = await owner.jobs.schedule("work", "victim", backoff="10ms")
         assert await owner.jobs.result(victim) == "of victim"
     assert ran == ["other", "victim"]
+
+
+async def test_a_worker_that_has_lost_its_claim_can_store_no_step(owner: MeshNode) -> None:
+    results: list[str] = []
+    is_refused = asyncio.Event()
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        if context.attempt == 1:
+            await owner.jobs.yield_job(context.job.job_id)
+            try:
+                await context.step("late", lambda: "from the late worker")
+            except StaleClaim:
+                is_refused.set()
+            return
+        await is_refused.wait()
+        results.append(await context.step("late", lambda: "from its successor"))
+
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        job = await owner.jobs.schedule("work")
+        ended = await owner.jobs.wait(job)
+    rows = await owner.jobs.steps.verified(ended.job_id)
+    assert results == ["from its successor"]
+    assert [(row.claim_token, row.document) for row in rows] == [(ended.claim_token, {"result": results[0]})]

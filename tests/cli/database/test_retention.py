@@ -21,6 +21,7 @@ def test_a_policy_is_set_shown_and_removed(vox: VoxCommand) -> None:
         "kind": "build",
         "age": "7d",
         "max_rows": 10_000,
+        "max_bytes": None,
     }
     assert answered(vox, "db", "retention", "set", "logs", "--age", "never")["age"] is None
     shown = {
@@ -30,7 +31,7 @@ def test_a_policy_is_set_shown_and_removed(vox: VoxCommand) -> None:
     assert [shown["logs", None][name] for name in ("age", "is_default")] == [None, False]
     assert answered(vox, "db", "retention", "set", "logs", "--default")["is_default"]
     lines = vox("db", "retention", "show").out.splitlines()
-    assert lines[0].split() == ["subject", "kind", "age", "max_rows", "pruned", "needed"]
+    assert lines[0].split() == ["subject", "kind", "age", "max_rows", "max_bytes", "pruned", "needed"]
 
 
 def test_a_policy_that_says_nothing_is_refused(vox: VoxCommand) -> None:
@@ -60,3 +61,11 @@ def test_the_sizes_of_tables_are_shown(vox: VoxCommand) -> None:
     assert sizes["jobs"]["rows"] == 1
     assert sizes["jobs"]["bytes"] > 0
     assert vox("db", "stats").out.splitlines()[0].split()[:3] == ["table", "rows", "bytes"]
+
+
+def test_a_file_is_compacted_when_no_node_runs(vox: VoxCommand) -> None:
+    answered(vox, "job", "schedule", "--kind", "work")
+    done = answered(vox, "db", "compact")
+    assert 0 < done["bytes"] <= done["bytes_before"]
+    assert vox("db", "stats").code == 0
+    assert answered(vox, "oplog", "verify") is not None

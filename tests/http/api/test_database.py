@@ -38,6 +38,7 @@ async def test_the_retention_has_all_policies(served: ServedNode) -> None:
         "kind": None,
         "age": "30d",
         "max_rows": None,
+        "max_bytes": None,
         "is_default": True,
         "what": "ended jobs",
         "pruned": None,

@@ -10,9 +10,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from tests.support.jobs.job_desks import ended
-from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import JobContext
-from vox_mesh.errors import StaleClaim, StepFailed
+from vox_mesh.errors import StepFailed
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.steps.step_row import MAX_INLINE
 from vox_mesh.node import MeshNode
@@ -254,30 +253,3 @@ async def test_recorded_values_are_the_same_in_every_attempt(local: MeshNode) ->
     assert (await done(local)).state == "succeeded"
     assert seen[0] == seen[1]
     assert 0 <= seen[0][1] < 1
-
-
-# --- claims ------------------------------------------------------------------------------------------
-
-
-async def test_a_worker_that_has_lost_its_claim_can_store_no_step(node: MeshNode) -> None:
-    results: list[str] = []
-    is_late = asyncio.Event()
-
-    @node.worker.handles("work")
-    async def handle(context: JobContext) -> None:
-        if context.attempt == 1:
-            await node.jobs.yield_job(context.job.job_id)
-            try:
-                await context.step("late", lambda: "from the late worker")
-            except StaleClaim:
-                is_late.set()
-            return
-        await asyncio.wait_for(is_late.wait(), PATIENCE_S)
-        results.append(await context.step("late", lambda: "from its successor"))
-
-    job = await done(node)
-    rows = await node.jobs.steps.verified(job.job_id)
-    assert results == ["from its successor"]
-    assert [(row.claim_token, row.document) for row in rows] == [
-        (job.claim_token, {"result": "from its successor"})
-    ]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import AsyncMock
+
 import pytest
 
+from tests.support.jobs.job_desks import ControlledHandler, ended
 from tests.support.jobs.jobs_in_hand import claim
-from vox_mesh import Script, Statement
+from tools.homes import MESH_REPLICA
+from tools.sqld import Server
+from vox_mesh import Mesh, Script, Statement
 from vox_mesh.jobs.kinds import JobKinds
+from vox_mesh.jobs.queries import Claimable
 from vox_mesh.jobs.worker.chooser import Chooser, ClaimChoice
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.rendezvous import GRACE_MS, Ranking
@@ -85,6 +92,46 @@ async def test_rules_that_keep_a_job_back_are_read_again(local: MeshNode, choose
     await chooser.read_situation()
     await scheduled(local, is_own=False)
     assert await glance(chooser) is None
+
+
+async def test_a_job_is_known_to_be_the_turn_of_another_node(local: MeshNode, chooser: Chooser) -> None:
+    chooser._grace_ms = 0
+    for is_own in (True, False):
+        job = await scheduled(local, is_own=is_own)
+        ready = await local.jobs.queries.claimable(["work"], 10, at_ms=local.clock.now_ms, but_of=())
+        choice = chooser.choose(ready.jobs, _CAPACITY, 1, is_deep=False)
+        assert ([each.job_id for each in choice.take], choice.is_others_turn) == ([job.job_id], not is_own)
+        await local.jobs.abort(job.job_id)
+
+
+async def test_only_pending_jobs_of_others_are_claimed_though_the_replica_is_behind(
+    tmp_path: Path, shared_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Mesh.open(MESH_REPLICA.settings(tmp_path, shared_server)) as node:
+        worker, queries = node.worker, node.jobs.queries
+        own = await node.nodes.require(node.identity.node_id)
+        worker._chooser._others = [own._replace(node_id=_OTHER, capacity=_CAPACITY, kinds='["*"]')]
+        worker._chooser._seen_s, worker._chooser._grace_ms = float("inf"), 0
+        ControlledHandler(node).may_end.set()
+        worker._capacity.open(_CAPACITY, ["work"], ())
+        job = await scheduled(node, is_own=False)
+        await node.store.synced()
+        with monkeypatch.context() as behind:
+            behind.setattr(queries, "still_pending", AsyncMock(return_value=[]))
+            await worker._claim_loop.run_once()
+        assert worker.claims_sent == 0
+        assert [each.id for each in await queries.still_pending([as_claimable(job)])] == [job.id]
+        await worker._claim_loop.run_once()
+        assert worker.claims_sent == 1
+        assert await queries.still_pending([as_claimable(job)]) == []
+        await ended(node, job.job_id)
+
+
+def as_claimable(job: Job) -> Claimable:
+    """Return a job as a survey has it."""
+    return Claimable(
+        job.id, job.job_id, job.kind, job.priority, job.not_before_ms, job.claim_token, job.seed, None
+    )
 
 
 async def test_an_old_situation_is_read_again(chooser: Chooser) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from vox_mesh.cli.database.db_backups import backups
+from vox_mesh.cli.database.db_compact import compact
 from vox_mesh.cli.database.db_lost import lost
 from vox_mesh.cli.database.db_migrate import migrate
 from vox_mesh.cli.database.db_retention import prune, retention, stats
@@ -125,6 +126,7 @@ def db() -> None:
 
 
 db.add_command(migrate)
+db.add_command(compact)
 db.add_command(lost)
 db.add_command(retention)
 db.add_command(backups)

@@ -219,6 +219,14 @@ class Artifacts:
         values = (*self._store.mesh_id, self._node_id(), orjson.dumps(items).decode())
         return Statement(_SQL["keep"], values)
 
+    def note_unused(self, artifacts: Iterable[Artifact]) -> Statement | None:
+        """Return the statement that has files removed which were stored, and did not become outputs."""
+        hashes = [each.hash for each in artifacts if each.body is None]
+        if not hashes:
+            return None
+        values = (*self._store.mesh_id, self._node_id(), orjson.dumps(hashes).decode())
+        return Statement(_SQL["note_removals"], values)
+
     # --- reading ---------------------------------------------------------------------------------
 
     async def body(self, content_hash: str, *, limit: int = MAX_STREAM) -> bytes:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
@@ -22,8 +22,16 @@ PIECE: Final = 2**20
 """The bytes of a file that are in memory at a time."""
 
 _DRAFT_SUFFIX: Final = ".draft"
+_LOCK: Final = ".lock"
 _MAX_TRIES: Final = 8
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class BlobStamp(NamedTuple):
+    """The inode of a blob, and when it was published or used again."""
+
+    inode: int
+    modified_ns: int
 
 
 class PendingBlob:
@@ -88,9 +96,10 @@ class BlobStore:
     def put(self, draft: PendingBlob, content_hash: str) -> None:
         """Publish a draft with this content durably. An existing intact blob stays."""
         path = self.path_of(content_hash)
-        with self._translate_errors():
+        with self._translate_errors(), _locked(self.folder, fcntl.LOCK_SH):
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if _is_intact(path, content_hash):
+                os.utime(path)  # it is used again: see `remove`
                 sync_folder(path.parent)
             else:
                 publish(draft.path, path)
@@ -128,6 +137,22 @@ class BlobStore:
             raise _damaged(path, actual)
         return body
 
+    def stamp(self, content_hash: str) -> BlobStamp | None:
+        """Return what changes whenever a blob is published or used again; `None` if there is no such blob."""
+        try:
+            found = self.path_of(content_hash).stat()
+        except OSError:
+            return None
+        return BlobStamp(found.st_ino, found.st_mtime_ns)
+
+    def remove(self, content_hash: str, stamp: BlobStamp) -> bool:
+        """Remove a blob, and return whether it is gone; one that was used since it had this stamp stays."""
+        with suppress(OSError), _locked(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if self.stamp(content_hash) == stamp:
+                self.path_of(content_hash).unlink()
+                return True
+        return False
+
     def sweep(self) -> int:
         """Remove drafts whose process has ended, and return their number."""
         return sum(map(_remove_if_abandoned, self.folder.glob(f"*{_DRAFT_SUFFIX}")))
@@ -142,6 +167,17 @@ class BlobStore:
                 f"an artifact can't be kept in {self.folder}: {error.strerror}",
                 hint="free some disk space" if is_full else "VOX_MESH_HOME must be a folder of this user",
             ) from None
+
+
+@contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[None]:
+    """Hold the lock of a folder: shared to publish, exclusive to remove."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _hash_file(path: Path) -> str:

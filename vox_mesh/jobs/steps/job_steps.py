@@ -20,6 +20,9 @@ _SQL: Final = named("job_steps")
 _PREFIX: Final = b"vox-mesh steps 1\n"
 _PAGE: Final = 500
 
+STEPS_LOST: Final = "steps_lost"
+"""The refusal of rows whose predecessors are not stored any more."""
+
 
 class JobSteps:
     """Reads the steps of jobs, and believes the ones that a worker of the job has signed."""
@@ -73,6 +76,12 @@ class JobSteps:
     def discard(self, job_id: str, last: int) -> Statement:
         """Return the statement that removes the rows after the last one that is believed."""
         return Statement(_SQL["discard"], (*self._mesh, job_id, last))
+
+    def require(self, job_id: str, row: StepRow) -> Statement:
+        """Return a guard that a row is still stored: a rollback of the database may have lost it."""
+        return Statement(
+            _SQL["refuse_unless_stored"], (*self._mesh, job_id, row.seq, row.link), refusal=STEPS_LOST
+        )
 
     def append(self, job_id: str, rows: Sequence[StepRow]) -> Statement:
         """Return the statement that appends rows."""

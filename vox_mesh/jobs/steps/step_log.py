@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError, StepOrderChanged
+from vox_mesh.errors import BadValue, MeshError, Refused, StepOrderChanged
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.steps.job_steps import JobSteps
+from vox_mesh.jobs.steps.job_steps import STEPS_LOST, JobSteps
 from vox_mesh.jobs.steps.settled_writes import write_settled
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
@@ -125,7 +125,7 @@ class StepLog:
     def waiting_rows(self) -> Sequence[Statement]:
         """Return the statements that store what the job waits for; none if that is stored already."""
         rows = [row for _, row in sorted(self._waiting.items())]
-        return self._statements(self._linked(rows)) if rows else ()
+        return self._after_stored(self._linked(rows)) if rows else ()
 
     def _row(self, place: Place, state: StepState, document: Mapping[str, Any]) -> StepRow:
         now_ms = self._clock.now_ms
@@ -158,19 +158,30 @@ class StepLog:
             return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
         rows = self._linked([each.row for each in batch])
-        append = self._statements(rows)
-        statements = [self._fence(), *append, *([] if artifacts is None else [artifacts])]
-        failure = await write_settled(self._store, Script(*statements))
+        others = [] if artifacts is None else [artifacts]
+        failure = await self._settle(self._after_stored(rows), others)
+        if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
+            failure = await self._settle(self._all_again(rows), others)
         if failure is None:
             self.rows += rows
             self._may_be_more = False
         return failure
 
-    def _statements(self, rows: Sequence[StepRow]) -> list[Statement]:
-        append = self._steps.append(self._job.job_id, rows)
-        return (
-            [self._steps.discard(self._job.job_id, len(self.rows)), append] if self._may_be_more else [append]
-        )
+    async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
+        return await write_settled(self._store, Script(self._fence(), *rows, *others))
+
+    def _after_stored(self, rows: Sequence[StepRow]) -> list[Statement]:
+        """Return the statements that append rows to the ones that are stored."""
+        job_id = self._job.job_id
+        statements = [self._steps.require(job_id, self.rows[-1])] if self.rows else []
+        if self._may_be_more:
+            statements.append(self._steps.discard(job_id, len(self.rows)))
+        return [*statements, self._steps.append(job_id, rows)]
+
+    def _all_again(self, rows: Sequence[StepRow]) -> list[Statement]:
+        """Return the statements that store all rows: the database was rolled back."""
+        job_id = self._job.job_id
+        return [self._steps.discard(job_id, 0), self._steps.append(job_id, [*self.rows, *rows])]
 
     def _linked(self, rows: Sequence[StepRow]) -> list[StepRow]:
         """Return rows with their numbers, links and signature, after the rows that are stored."""

@@ -34,6 +34,8 @@ class ClaimChoice(NamedTuple):
 
     take: list[Claimable]
     retry_at_ms: int | None
+    is_others_turn: bool = False
+    """Whether other nodes rank before this one for any of them: they may have claimed it just now."""
 
 
 class Chooser:
@@ -229,7 +231,9 @@ class Chooser:
             elif not own:
                 take += [job for job in others if now_ms - job.not_before_ms > _OVERDUE_MS]
                 later_ms += [job.not_before_ms + _OVERDUE_MS + 1 for job in others]
-        return ClaimChoice(take[:free], min(later_ms, default=None))
+        of_others = {job.id for _, others in due.values() for job in others}
+        is_others_turn = any(job.id in of_others for job in take[:free])
+        return ClaimChoice(take[:free], min(later_ms, default=None), is_others_turn)
 
     def _ranking(self, kind: str, capacity: int, is_deep: bool) -> Ranking:
         """Return the ranking of the nodes that handle a kind and have free capacity.

@@ -30,6 +30,7 @@ _MAX_CLAIM: Final = 100
 _RETRY_DELAY_S: Final = 1.0
 _ERROR_BACKOFF_S: Final = (0.5, 5.0)  # the first and the longest delay after looks that raised an error
 _RACE_BACKOFF_S: Final = (0.02, 1.0)  # the same after claims that other nodes have won
+_BEHIND_S: Final = 0.25  # until a replica that is behind has learnt of the claims of others, without a commit
 _IDLE_PAUSE_FACTOR: Final = 4  # pause after a look that claimed nothing, as a multiple of its duration
 _ABSENT_PAUSE_FACTOR: Final = 19  # the same after one that found no kind of this worker
 _GATHER_FACTOR: Final = 2  # wait for more free capacity after a claim, as a multiple of its duration
@@ -56,6 +57,7 @@ class ClaimLoop:
         chance: Callable[[], float],
     ) -> None:
         self._store = store
+        self._queries = jobs.queries
         self._clock = jobs.clock
         self._presence = presence
         self._capacity = capacity
@@ -155,14 +157,26 @@ class ClaimLoop:
             kinds, free, blocked, self._executor.running, self._limits.agent, self._capacity.tags
         )
         choice = self._select(survey, free)
-        claimed = await self._claim_and_start(choice.take) if choice.take else 0
+        chosen = await self._still_pending(choice)
+        claimed = await self._claim_and_start(chosen) if chosen else 0
         await self._chooser.refresh_membership()
         if claimed:
             self._race_backoff.reset()
             return NOW
-        if choice.take:
+        if chosen:
             return NextLook(self._race_backoff.next_delay(), is_backoff=True)
+        if choice.take:
+            return NextLook(_BEHIND_S)
         return await self._round.next_look(survey, choice)
+
+    async def _still_pending(self, choice: ClaimChoice) -> Sequence[Claimable]:
+        """Return the chosen jobs, without those of other nodes' turn that were claimed just now.
+
+        On a busy machine, a replica learns of claims late; and a refused claim goes to all replicas.
+        """
+        if choice.is_others_turn and self._store.replica_status is not None:
+            return await self._queries.still_pending(choice.take)
+        return choice.take
 
     def _look_at(self, at_ms: int | None) -> NextLook:
         return AFTER_CHANGE if at_ms is None else NextLook(max(0.0, (at_ms - self._clock.now_ms) / 1_000))

@@ -195,6 +195,8 @@ class Finisher:
         if group[0].agent is not None:
             effects.append(self._transitions.end_takes(each.job for each in group))
         if group[0].is_requeued:
+            if unused := self._artifacts.note_unused(each for result in group for each in result.artifacts):
+                effects.append(unused)
             effects += [statement for each in group for statement in each.step_rows]
             yielded = [{**self._yield_item(each), **self._recorder.logged(each)} for each in group]
             node_id = self._writer.identity.node_id

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.documents.validation import shown
-from vox_mesh.model.retention.subjects import MAX_AGE_MS, MAX_ROWS, MIN_AGE_MS, RULES, Subject
+from vox_mesh.model.retention.subjects import MAX_AGE_MS, MAX_BYTES, MAX_ROWS, MIN_AGE_MS, RULES, Subject
 
 ALL_KINDS: Final = ""
 """In place of a kind: all kinds without a policy of their own."""
@@ -16,16 +16,17 @@ MAX_KIND: Final = 128
 
 
 class Policy(NamedTuple):
-    """How long rows are kept. `None`: whatever their age, or their number.
+    """How long rows are kept. `None`: whatever their age, their number, or their bytes.
 
-    A row is pruned if either of the two says so. The number bounds the rows of the kind, or of all kinds
-    without a policy of their own together.
+    A row is pruned if one of the three says so. The number and the bytes bound the rows of the kind, or of
+    all kinds without a policy of their own together.
     """
 
     subject: Subject
     kind: str
     age_ms: int | None
     max_rows: int | None
+    max_bytes: int | None = None
     is_default: bool = False
 
 
@@ -64,7 +65,9 @@ class RetentionPolicies:
         return sorted(self._by_kind.values(), key=lambda each: (order.index(each.subject), each.kind))
 
 
-def checked_policy(subject: str, kind: str, age_ms: int | None, max_rows: int | None) -> Policy:
+def checked_policy(
+    subject: str, kind: str, age_ms: int | None, max_rows: int | None, max_bytes: int | None = None
+) -> Policy:
     """Return the policy; raise `BadValue` if there can't be such a one."""
     try:
         named = Subject(subject)
@@ -78,8 +81,11 @@ def checked_policy(subject: str, kind: str, age_ms: int | None, max_rows: int | 
     _check_range("age", age_ms, MIN_AGE_MS, MAX_AGE_MS)
     if max_rows is not None and not rule.can_count:
         raise BadValue(f"{named} are pruned by age only", hint="leave out the number of rows")
+    if max_bytes is not None and not rule.can_weigh:
+        raise BadValue(f"{named} are not pruned by their size", hint="leave out the number of bytes")
     _check_range("max_rows", max_rows, 0, MAX_ROWS)
-    return Policy(named, kind, age_ms, max_rows)
+    _check_range("max_bytes", max_bytes, 0, MAX_BYTES)
+    return Policy(named, kind, age_ms, max_rows, max_bytes)
 
 
 def _check_range(name: str, value: object, least: int, most: int) -> None:
@@ -93,4 +99,5 @@ def policy_of_op(payload: Mapping[str, Any]) -> Policy:
     kind = payload["kind"]
     if not isinstance(kind, str):
         raise BadValue(f"kind must be a text, got {shown(kind)}")
-    return checked_policy(payload["subject"], kind, payload.get("age_ms"), payload.get("max_rows"))
+    limits = (payload.get(name) for name in ("age_ms", "max_rows", "max_bytes"))
+    return checked_policy(payload["subject"], kind, *limits)

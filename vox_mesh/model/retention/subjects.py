@@ -15,6 +15,7 @@ class Subject(StrEnum):
     JOBS = "jobs"
     LOGS = "logs"
     NOTES = "notes"
+    ARTIFACTS = "artifacts"
     MESSAGES = "messages"
     DEAD_LETTERS = "dead-letters"
     INBOXES = "inboxes"
@@ -33,6 +34,8 @@ class SubjectRule(NamedTuple):
     """What kinds of it are; `None`: it has none."""
     can_count: bool = True
     """Whether a policy may bound the number of rows."""
+    can_weigh: bool = False
+    """Whether a policy may bound their bytes."""
 
 
 RULES: Final[Mapping[Subject, SubjectRule]] = {
@@ -44,6 +47,13 @@ RULES: Final[Mapping[Subject, SubjectRule]] = {
     ),
     Subject.NOTES: SubjectRule(
         "progress and checkpoints of ended jobs", 14 * DAY_MS, ("job_notes",), "kind of job", can_count=False
+    ),
+    Subject.ARTIFACTS: SubjectRule(
+        "artifacts that no job has any more",
+        30 * DAY_MS,
+        ("job_artifacts", "artifact_removals"),
+        "type of artifact",
+        can_weigh=True,
     ),
     Subject.MESSAGES: SubjectRule(
         "acknowledged and expired messages", DAY_MS, ("a2a_messages",), "type of message"
@@ -64,7 +74,7 @@ RULES: Final[Mapping[Subject, SubjectRule]] = {
 
 OTHERWISE: Final[Mapping[str, str]] = {
     "mesh_schema": "a row for each migration",
-    "script_results": "pruned when its key can't be sent again",
+    "script_results": "pruned by its writer after a day, of a lost one after 90 days",
     "script_answers": "pruned with its key",
     "database_clock": "one row",
     "refusals": "accepts no rows",
@@ -80,22 +90,23 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "agent_presence": "pruned after 30 days",
     "node_versions": "one row for each node name",
     "node_keys": "one row for each key: the op log is verified by them",
-    "node_key_requests": "one row for each node name, removed when decided",
+    "node_key_requests": "removed when decided, or after 90 days",
     "mesh_owner": "one row",
     "agent_oplog": "archived, and deleted after VOX_ARCHIVE_KEEP",
     "admitted_agents": "one row for each admitted agent",
-    "grants": "removed when revoked or expired",
-    "grant_usage": "removed when it does not count any more",
-    "grant_reservations": "removed when settled",
+    "grants": "removed when revoked, or a day after their end",
+    "grant_usage": "removed when it does not count any more, or with its grant",
+    "grant_reservations": "removed when settled, or with its grant",
     "admitted_nodes": "one row for each admitted node",
-    "approvals": "pruned after they have expired",
+    "approvals": "pruned 7 days after they have expired",
     "agent_tokens": "removed when revoked or expired",
-    "deferred_ops": "removed when applied; a dropped one stays with its entry in the op log",
+    "deferred_ops": "removed when applied; a dropped one stays: it says what its entry in the op log is",
     "a2a_receivers": "pruned an hour after they were last seen",
+    "scope_arrivals": "pruned by the node that forwards messages between scopes",
     "job_takes": "removed with its claim",
     "job_questions": "removed when the job has ended",
     "mcp_tasks": "pruned 7 days after the job has ended",
-    "job_counts": "a row for each kind and state",
+    "job_counts": "a row for each kind and state that has jobs",
     "job_kinds": "a row for each kind with rules",
     "job_claims": "removed when its period is over",
     "job_drains": "a row for each drained node",
@@ -103,7 +114,6 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "job_rules": "a row for each rule",
     "memories": "of the agents, who delete what they do not need",
     "agent_sessions": "of the agents, who delete what they do not need",
-    "job_artifacts": "kept: one row for each content",
     "retention_policies": "at most 1,000",
     "retention_progress": "a row for each subject",
     "size_samples": "pruned after a year",
@@ -126,3 +136,4 @@ OTHERWISE: Final[Mapping[str, str]] = {
 MIN_AGE_MS: Final = 1_000
 MAX_AGE_MS: Final = 36_500 * DAY_MS
 MAX_ROWS: Final = 10**12
+MAX_BYTES: Final = 10**15

@@ -12,7 +12,7 @@ from vox_mesh.errors import Overloaded, Refused
 from vox_mesh.model.retention.policies import RetentionPolicies
 from vox_mesh.model.retention.pruning import Bounds, PrunableRow, batches, removable
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.runtime.retention.sweeps import NEEDED, PAGE, SQL, Sweep
+from vox_mesh.runtime.retention.sweep import NEEDED, PAGE, SQL, Sweep
 from vox_mesh.store.script import Answer, Script, Statement
 from vox_mesh.store.store import Store
 
@@ -111,7 +111,21 @@ class Pruner:
         """Return whether the pass has taken its time, or others wait to write."""
         return self.is_held_up or self._monotonic() >= self._until
 
+    async def keep_up(self, names: Sequence[str]) -> None:
+        """Run statements that each prune up to a page of rows, until none are left or the pass is over."""
+        if self._guard is None:
+            return
+        for name in names:
+            changed = PAGE
+            while changed == PAGE and not self.is_over:
+                statement = Statement(SQL[name], (*self._store.mesh_id, PAGE))
+                began = self._monotonic()
+                outcome = await self._store.write(Script(await self._guard(), statement, answer=_CHANGED))
+                changed = outcome.rows.value
+                await self._rest(self._monotonic() - began)
+
     async def _go(self, sweep: Sweep, lap: _Lap) -> None:
+        await self.keep_up(sweep.upkeep)
         bounds = await sweep.bounds(self._store, self._policies, self._clock.now_ms)
         while not self.is_over and lap.seen < self._limits.rows:
             rows = await sweep.page(self._store, lap.position, bounds)

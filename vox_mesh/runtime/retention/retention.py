@@ -20,7 +20,9 @@ from vox_mesh.nodes.nodes import Features
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.runtime.retention.pruner import Guard, Limits, Pruner, Swept
 from vox_mesh.runtime.retention.sizes import Sizes
-from vox_mesh.runtime.retention.sweeps import SQL, SWEEPS
+from vox_mesh.runtime.retention.space import give_back
+from vox_mesh.runtime.retention.sweep import SQL, Sweep
+from vox_mesh.runtime.retention.sweeps import SWEEPS, UPKEEP
 from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.store import Store
 
@@ -28,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 OFFICE: Final = "retention"
 """The name of the leadership."""
+
+ARTIFACTS_KNOWN: Final = 50
+"""The schema version since which code writes when an artifact was used, and removes files."""
 
 TOO_MANY: Final = "too_many_policies"
 """The refusal of one more policy than there may be."""
@@ -91,16 +96,24 @@ class Retention:
         )
 
     async def set(
-        self, subject: str, *, kind: str = ALL_KINDS, age_ms: int | None, max_rows: int | None = None
+        self,
+        subject: str,
+        *,
+        kind: str = ALL_KINDS,
+        age_ms: int | None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
     ) -> Policy:
         """Set how long rows of a subject, or of one kind of it, are kept; return the policy.
 
-        `None`: whatever their age, or their number.
+        `None`: whatever their age, their number or their size.
         """
-        policy = checked_policy(subject, kind, age_ms, max_rows)
+        policy = checked_policy(subject, kind, age_ms, max_rows, max_bytes)
         limits = {"age_ms": age_ms, "max_rows": max_rows}
+        if max_bytes is not None:
+            limits["max_bytes"] = max_bytes
         payload = canonical({"subject": policy.subject.value, "kind": kind, **limits})
-        values = (*self._store.mesh_id, policy.subject.value, kind, age_ms, max_rows)
+        values = (*self._store.mesh_id, policy.subject.value, kind, age_ms, max_rows, max_bytes)
         room = (*self._store.mesh_id, _MAX_POLICIES)
         has_room = guard(f"({SQL['count_policies']}) <= ?3", room, refusal=TOO_MANY)
         try:
@@ -137,7 +150,12 @@ class Retention:
     async def preview(self) -> list[Swept]:
         """Return what a whole pass would prune now."""
         pruner = self._pruner(await self.policies(), None, _WHOLE_PASS)
-        return [await pruner.sweep_to_end(sweep) for sweep in SWEEPS]
+        return [await pruner.sweep_to_end(sweep) for sweep in await self._sweeps()]
+
+    async def _sweeps(self) -> list[Sweep]:
+        """Return the sweeps that all live nodes are ready for."""
+        has_artifacts = await self._features.is_known_to_all(ARTIFACTS_KNOWN)
+        return [sweep for sweep in SWEEPS if has_artifacts or sweep.subject is not Subject.ARTIFACTS]
 
     async def prune_all(self) -> list[Swept]:
         """Prune all that is past its policy.
@@ -158,10 +176,12 @@ class Retention:
                 raise LockHeld(f"nothing pruned: {who} is pruning", hint="try again later")
             pruner = self._pruner(await self.policies(), guard, _WHOLE_PASS)
             done = []
-            for sweep in SWEEPS:
+            for sweep in await self._sweeps():
                 done.append(await pruner.sweep_to_end(sweep))
                 await self._record(done[-1], guard)
+            await pruner.keep_up(UPKEEP)
             await self._record(_whole(done), guard)
+            await give_back(self._store, lambda: pruner.is_over, self._monotonic)
         return done
 
     async def prune_some(self) -> list[Swept]:
@@ -176,7 +196,8 @@ class Retention:
                 return []
             progress, done = await self.progress(fresh=True), list[Swept]()
             pruner = self._pruner(await self.policies(), guard, _PASS)
-            for sweep in SWEEPS:
+            sweeps = await self._sweeps()
+            for sweep in sweeps:
                 before = progress.get(sweep.subject)
                 swept = await pruner.sweep(sweep, before.position if before else 0)
                 earlier = before.needed_so_far if before else 0
@@ -184,10 +205,13 @@ class Retention:
                 await self._record(done[-1], guard)
                 if pruner.is_over:
                     break
-            is_whole = len(done) == len(SWEEPS)
+            is_whole = len(done) == len(sweeps)
+            if is_whole:
+                await pruner.keep_up(UPKEEP)
             whole = _whole(done)
             await self._record(whole if is_whole else whole._replace(position=1), guard)
             await self.sizes.keep_sample(await guard())
+            await give_back(self._store, lambda: pruner.is_over, self._monotonic)
         return done
 
     def _pruner(self, policies: RetentionPolicies, guard: Guard | None, limits: Limits) -> Pruner:
@@ -228,9 +252,11 @@ def _whole(done: Sequence[Swept]) -> Swept:
     )
 
 
-def _policy_of(subject: str, kind: str, age_ms: int | None, max_rows: int | None) -> Policy | None:
+def _policy_of(
+    subject: str, kind: str, age_ms: int | None, max_rows: int | None, max_bytes: int | None
+) -> Policy | None:
     """Return the policy of a row; `None` if no node can have written it, so that the default applies."""
     try:
-        return checked_policy(subject, kind, age_ms, max_rows)
+        return checked_policy(subject, kind, age_ms, max_rows, max_bytes)
     except BadValue:
         return None

@@ -9,7 +9,7 @@ import orjson
 from vox_mesh.errors import BadStatement, DatabaseFault
 from vox_mesh.model.retention.subjects import DAY_MS
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.runtime.retention.sweeps import SQL
+from vox_mesh.runtime.retention.sweep import SQL
 from vox_mesh.store.schema.probe import row_counts
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store

@@ -18,8 +18,9 @@ from typing import Final
 
 from vox_mesh.errors import DatabaseBusy, DatabaseFault, DatabaseNotOpened, WrongBackend
 from vox_mesh.store.batch import Batch, BatchResult
-from vox_mesh.store.engine import Ask, EngineFacts
+from vox_mesh.store.engine import Ask, EngineFacts, Space
 from vox_mesh.store.engines import sqlite
+from vox_mesh.store.engines.file_space import compact, shrink, space_of
 from vox_mesh.store.engines.reader import QUICK_S, LoopTurn, Reader, TooLong
 from vox_mesh.store.engines.thread import HeadStart, SerialThread
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
@@ -33,7 +34,12 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _OPEN_TIMEOUT_S: Final = 10.0
 _MIN_HEAD_START_SCRIPTS: Final = 8  # enough callers to keep the loop busy while their scripts are written
 _MAX_HEAD_START_S: Final = 0.001
-_PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
+_PRAGMAS: Final = (
+    "auto_vacuum = INCREMENTAL",  # first: it counts for a file that is empty
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "journal_size_limit = 16777216",
+)
 _DATA_VERSION: Final = "PRAGMA data_version"
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
@@ -221,6 +227,25 @@ class FileEngine:
     async def wal_status(self) -> WalStatus:
         """Checkpoint as far as readers allow, and return the status of the write-ahead log."""
         return await self._reader.do(lambda: self.wal.check(self._reading))
+
+    async def space(self) -> Space:
+        """Return how much of the file is free."""
+        return await self._reader.do(lambda: space_of(self._reading))
+
+    async def shrink(self, pages: int) -> None:
+        """Give up to this number of free pages back to the file system, when it is this process's turn."""
+        await self._writer.do(lambda: self._in_turn(lambda: shrink(self._writing, pages)))
+
+    async def compact(self) -> None:
+        """Rewrite the whole file without free pages. Other processes can't write meanwhile."""
+        await self._writer.do(lambda: self._in_turn(lambda: compact(self._writing)))
+
+    def _in_turn(self, change: Callable[[], None]) -> None:
+        try:
+            with self._turn:
+                change()
+        except sqlite3.Error as error:
+            raise sqlite.query_error(sqlite.step_error(error)) from error
 
     async def facts(self) -> EngineFacts:
         """Return how the database is reached."""
