@@ -36,6 +36,7 @@ from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
 from proof.workloads.effects import EFFECTS
+from proof.workloads.fan_in import FAN_IN
 from proof.workloads.grants import GRANTS
 from proof.workloads.jobs import JOBS
 from proof.workloads.limits import LIMITS
@@ -59,6 +60,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
     *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
+    FAN_IN,
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 

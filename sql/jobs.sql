@@ -81,13 +81,14 @@ EXISTS (
 -- --- scheduling ------------------------------------------------------------------------------------------
 
 -- name: schedule
--- An existing job is unchanged; a ULID of another job is refused.
+-- An existing job is unchanged; a ULID of another job is refused. Items have the number of dependencies in `waits`:
+-- these are read by `link` alone, since they may be many.
 INSERT INTO jobs (
     scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, max_interruptions,
     backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, binding, manifest
 )
 SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.value ->> 'priority',
-    coalesce(json_array_length(i.value, '$.after'), 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
+    coalesce(i.value ->> 'waits', 0), max(AT_MS, coalesce(i.value ->> 'run_at_ms', 0)),
     i.value ->> 'max_attempts', coalesce(i.value ->> 'max_interruptions', 5), i.value ->> 'backoff_ms',
     i.value ->> 'lease_ms', AT_MS,
     i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value ->> 'binding',
@@ -136,6 +137,20 @@ WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND CASE 
         SELECT 1 FROM jobs AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
           AND (p.state = 'succeeded' OR (p.ended_ms IS NOT NULL AND d.awaited = 'end')))
     END
+
+-- part: HAS_MANY
+-- Whether the job j has more than 256 dependencies.
+(SELECT 1 FROM job_predecessors AS d
+WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id LIMIT 1 OFFSET 256) IS NOT NULL
+
+-- part: AWAITS_JOBS
+-- Whether the job j still waits for other jobs. The search ends at the first unmet dependency. Dependencies are in the
+-- order of their hashes, which has nothing to do with the order of their ends: so on average it is short.
+EXISTS (
+    SELECT 1 FROM job_predecessors AS d
+    WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = j.job_id AND d.awaited <> 'op' AND NOT EXISTS (
+        SELECT 1 FROM jobs AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
+          AND (p.state = 'succeeded' OR (p.ended_ms IS NOT NULL AND d.awaited = 'end'))))
 
 -- name: wait
 -- The number of unmet dependencies of the new jobs.
@@ -565,14 +580,17 @@ WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE d.awaited = 'success' AND j.sta
 
 -- name: release
 -- Jobs that depend on one that the op has ended have one dependency less. One that was claimed before keeps the op that
--- returned it to the queue: a row that was put back is known by it.
+-- returned it to the queue: a row that was put back is known by it. The row of a job with many dependencies is left alone
+-- until no other job is awaited: it is large, and to count them takes long.
 WITH RECURSIVE e (job_id) AS (
     SELECT j.job_id FROM THEIR_JOBS WHERE j.last_op = ?3 AND j.ended_ms IS NOT NULL
     UNION
     SELECT j.job_id FROM e SUCCESSORS WHERE j.last_op = ?3 AND j.state = 'failed'
-)
+),
+waiting (id) AS MATERIALIZED (SELECT DISTINCT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0)
 UPDATE jobs AS j SET waits = (UNMET), not_before_ms = max(not_before_ms, AT_MS), last_op = iif(attempts, last_op, ?3)
-WHERE id IN (SELECT j.id FROM e SUCCESSORS WHERE j.state = 'pending' AND j.waits > 0)
+WHERE id IN (
+    SELECT w.id FROM waiting AS w CROSS JOIN jobs AS j ON j.id = w.id WHERE NOT (HAS_MANY AND AWAITS_JOBS))
 
 -- --- maintenance -----------------------------------------------------------------------------------------
 
@@ -658,6 +676,9 @@ SELECT RECORD FROM jobs WHERE OF_MESH AND job_id >= ?3 AND job_id < ?3 || 'g' OR
 
 -- name: named
 SELECT RECORD FROM jobs WHERE OF_MESH AND ulid = ?3
+
+-- name: ids_of_ulids
+SELECT ulid, job_id FROM jobs WHERE OF_MESH AND ulid IN (SELECT value FROM json_each(?3))
 
 -- part: BOUND
 jobs AS w INDEXED BY jobs_bound
@@ -968,12 +989,12 @@ FROM labelled WHERE typeof(label ->> 'run') = 'text' AND typeof(label ->> 'name'
 GROUP BY 1 ORDER BY 6 DESC, 1 DESC LIMIT ?4
 
 -- name: predecessors
--- The dependencies of these jobs, met or not.
+-- The dependencies of these jobs, met or not: the first ?4.
 SELECT d.job_id, d.predecessor, d.awaited, coalesce(p.state, '') AS state, coalesce(p.kind, '') AS kind
 FROM json_each(?3) AS i
 CROSS JOIN job_predecessors AS d ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = i.value
 LEFT JOIN jobs AS p ON p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
-ORDER BY d.job_id, d.predecessor
+ORDER BY d.job_id, d.predecessor LIMIT ?4
 
 -- name: linked_open
 -- Open jobs that wait for others, or for which others wait: running ones first, then the newest, at most ?3.
@@ -991,7 +1012,7 @@ ORDER BY j.state = 'pending', j.id DESC LIMIT ?3
 SELECT DISTINCT d.job_id FROM json_each(?3) AS i
 CROSS JOIN job_predecessors AS d INDEXED BY job_successors
     ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.predecessor = i.value
-ORDER BY d.job_id
+ORDER BY d.job_id LIMIT ?4
 
 -- name: drain
 INSERT INTO job_drains (scope_id, repository_id, node_id, since_ms) VALUES (?1, ?2, ?3, NOW_MS)

@@ -31,6 +31,7 @@ from bench.lines import rhythm as rhythm_lines
 from bench.lines import service as service_lines
 from bench.lines import startup as startup_lines
 from bench.lines import store as store_lines
+from bench.lines import successors as successor_lines
 from bench.lines import wakeups as wake_lines
 from bench.lines import watch as watch_lines
 from bench.peers.registry import PEERS
@@ -140,6 +141,9 @@ PLANES: Final = (
             Line("job-scored-file", "jobs with a score, in a file", job_lines.scored_file),
             _served("job-begun-sqld", "how soon a job begins, on a server", job_lines.begun_sqld),
             Line("job-begun-file", "how soon a job begins, in a file", job_lines.begun_file),
+            _served("job-chain-sqld", "the steps of a chain, on a server", successor_lines.chain_sqld),
+            Line("job-chain-file", "the steps of a chain, in a file", successor_lines.chain_file),
+            Line("job-fan-in-file", "a job that waits for many others", successor_lines.fan_in_file),
             Line("job-roster", "questions to a large roster", roster_lines.roster),
             _served("job-crowded-sqld", "among many that are finished", roster_lines.crowded_sqld),
             Line("job-crowded-file", "among many that are finished, in a file", roster_lines.crowded_file),

@@ -90,7 +90,7 @@ AUTHENTICITY_PLANTS: Final = (
         "a route is enforced though the owner did not sign it",
         (
             Code(
-                "vox_mesh.oplog.roles:Roles._decisions",
+                "vox_mesh.oplog.roles:Roles._valid_decisions",
                 "parse(entry.payload) if witness.is_of_owner(entry) else None",
                 "parse(entry.payload)",
             ),

@@ -272,9 +272,20 @@ JOB_PLANTS: Final = (
     PlantedBug(
         "needs-ignored",
         "a job starts before its dependencies have ended",
-        (Sql("jobs", "schedule", "coalesce(json_array_length(i.value, '$.after'), 0)", "0"),),
+        (Sql("jobs", "schedule", "coalesce(i.value ->> 'waits', 0)", "0"),),
         ("jobs-in-order",),
         ("jobs",),
+    ),
+    PlantedBug(
+        "fan-in-released-early",
+        "a job with many predecessors starts when the first of them has ended",
+        (
+            Sql("jobs", "release", "IS NOT NULL AND EXISTS", "IS NULL AND EXISTS"),
+            Sql("jobs", "release", "SET waits = (SELECT count(*)", "SET waits = 0 * (SELECT count(*)"),
+            Code("vox_mesh.jobs.job_ends:JobEnds.unmet", "if not is_met:", "if False:"),
+        ),
+        ("jobs-in-order",),
+        ("fan-in",),
     ),
     PlantedBug(
         "cron-fired-twice",

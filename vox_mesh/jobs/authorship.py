@@ -47,6 +47,8 @@ from vox_mesh.store.store import Store
 _log = logging.getLogger(__name__)
 
 _MAX_KNOWN: Final = 32_768
+_MAX_KNOWN_EDGES: Final = 100_000  # predecessors that are remembered with the jobs
+_MAX_CAUSES: Final = 256  # ops that one claim of a job names
 _MAX_DOUBTED: Final = 4_096
 _DOUBT_S: Final = 30.0  # until a job without an authentic op is looked at again
 _UNSEALED_S: Final = 2.0  # until a job is looked at again whose end was refused, but not sealed yet
@@ -98,6 +100,7 @@ class JobAuthorship:
         self._read_ahead = _MIN_READ_AHEAD
         self._scheduled: dict[ScheduleKey, ScheduledJob] = {}
         self._earlier: dict[ScheduleKey, ScheduledJob] = {}
+        self._edges = 0
         self._doubted_until = Recent[tuple[str, int], float](_MAX_DOUBTED)
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.ends = JobEnds(store, queries, trusted_keys, roles, self.conditions_of)
@@ -109,7 +112,7 @@ class JobAuthorship:
 
     def forget(self) -> None:
         """Look again the next time: the database was rolled back, and may have lost ops."""
-        self._scheduled, self._earlier = {}, {}
+        self._scheduled, self._earlier, self._edges = {}, {}, 0
         self.history.forget()
         self.ends.forget()
 
@@ -125,9 +128,10 @@ class JobAuthorship:
 
     def _learn(self, jobs: Mapping[ScheduleKey, ScheduledJob]) -> None:
         """Take in scheduled jobs; the oldest half is dropped when there are too many."""
-        if len(self._scheduled) >= _MAX_KNOWN:
-            self._scheduled, self._earlier = {}, self._scheduled
+        if len(self._scheduled) >= _MAX_KNOWN or self._edges >= _MAX_KNOWN_EDGES:
+            self._scheduled, self._earlier, self._edges = {}, self._scheduled, 0
         self._scheduled.update(jobs)
+        self._edges += sum(_edge_count(each) for each in jobs.values())
 
     @property
     def doubted_count(self) -> int:
@@ -303,7 +307,11 @@ class JobAuthorship:
         if scheduled is None or not scheduled.item.get("after"):
             return [job.last_op]
         awaited = (self.ends.known_op(each) for each in conditions_of(scheduled.item) or ())
-        return [scheduled.op_id, job.last_op, *(op_id for op_id in awaited if op_id is not None)]
+        causes = {scheduled.op_id: None, job.last_op: None}
+        for op_id in awaited:
+            if op_id is not None and len(causes) < _MAX_CAUSES:
+                causes[op_id] = None
+        return [*causes]
 
     # --- not put back ----------------------------------------------------------------------------
 
@@ -381,6 +389,11 @@ def _authentic_jobs(
     authentic = authentic_entries(run, keys, scope_id)
     last = authentic[-1].seq if authentic else 0
     return last, jobs_scheduled_by(authentic), _read_ahead_of(authentic)
+
+
+def _edge_count(scheduled: ScheduledJob) -> int:
+    after = scheduled.item.get("after")
+    return len(after) if isinstance(after, list | tuple) else 0
 
 
 def _read_ahead_of(run: Sequence[LogEntry]) -> int:

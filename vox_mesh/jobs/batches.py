@@ -29,19 +29,8 @@ async def find_named(jobs: Jobs, references: Iterable[str]) -> list[Job]:
 
 async def find_existing(jobs: Jobs, job_ids: Iterable[str]) -> list[Job]:
     """Return the jobs that exist, in this order and read from the database."""
-    rest, limit = list(job_ids), MAX_AT_ONCE
-    existing: list[Job] = []
-    while rest:
-        try:
-            page = await jobs.queries.find_all(rest[:limit], fresh=True)
-        except TooLarge:
-            if limit == 1:
-                raise
-            limit //= 2
-        else:
-            existing += [page[job_id] for job_id in rest[:limit] if job_id in page]
-            rest = rest[limit:]
-    return existing
+    pages = jobs.queries.pages(job_ids, fresh=True, size=MAX_AT_ONCE)
+    return [job async for page in pages for job in page.values()]
 
 
 async def list_pages(

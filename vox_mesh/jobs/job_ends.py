@@ -25,7 +25,7 @@ from vox_mesh.oplog.roles import Roles
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
 
-_MAX_KNOWN: Final = 8_192
+_MAX_KNOWN: Final = 16_384  # more than one job may wait for
 _MAX_READ: Final = 64
 _MAX_INLINE_BYTES: Final = 2**15 + 2**12  # about a millisecond; more is verified in another thread
 _MAX_DEPTH: Final = 1_000

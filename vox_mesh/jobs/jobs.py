@@ -27,6 +27,7 @@ from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
+from vox_mesh.model.jobs.manifest_fields import MAX_AFTER
 from vox_mesh.model.jobs.records import (
     DEFAULT_ATTEMPTS,
     DEFAULT_BACKOFF_MS,
@@ -58,7 +59,7 @@ _log = logging.getLogger(__name__)
 MAX_AT_ONCE: Final = 500
 """The maximum number of jobs in one op."""
 
-MAX_EDGES: Final = 5_000
+MAX_EDGES: Final = MAX_AFTER
 """The maximum number of predecessors that the jobs of one op name, together."""
 
 _MAX_DELAY_S: Final = 365 * 86_400
@@ -315,7 +316,8 @@ class Jobs:
         retries: dict[str, str] = {}
         last = {job_id: job_id for job_id in job_ids}
         while last:
-            found = await self.queries.find_all(last.values(), fresh=True)
+            pages = self.queries.pages(last.values(), fresh=True)
+            found = {job.job_id: job async for page in pages for job in page.values()}
             retries |= {old: planned[job_id] for old, job_id in last.items() if job_id in planned}
             later: dict[str, str] = {}
             for old, job_id in last.items():

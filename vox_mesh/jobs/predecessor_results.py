@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,6 +15,9 @@ from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.scheduled_job import has_own_manifest
 from vox_mesh.model.jobs.scheduling.workflow_run import bind, bindings_of, name_in_workflow
+
+MAX_BYTES: Final = 64 * 2**20
+"""How many bytes the results of predecessors may take that are read together."""
 
 _MAX_RETRIES: Final = 100
 
@@ -30,20 +33,38 @@ class PredecessorResults:
     async def read(self, job: Job) -> dict[str, Any]:
         """Return the results of the predecessors that have succeeded, by name in a workflow or by id.
 
-        Raises `NotAuthentic` if a row says more than the ops that scheduled and ended its job.
+        Raises `NotAuthentic` if a row says more than the ops that scheduled and ended its job, and `BadValue`
+        if they take more than `MAX_BYTES` together: `each` yields them one by one.
         """
+        size = 0
+
+        async def read(content_hash: str) -> bytes:
+            nonlocal size
+            body = await self._read_artifact(content_hash)
+            size += len(body)
+            if size > MAX_BYTES:
+                raise BadValue(
+                    f"the results of predecessors must take at most {MAX_BYTES} bytes together",
+                    hint="read them one by one: async for name, result in context.each_result()",
+                )
+            return body
+
+        return {name: result async for name, result in self.each(job, read)}
+
+    async def each(self, job: Job, read: ReadArtifact | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """Yield the names and results that `read` returns, one by one."""
         ids = await self._ids_by_name(job)
-        found = await self._queries.find_all(ids.values(), fresh=True)
-        ends = await self._authorship.ends.find(found)
-        results: dict[str, Any] = {}
+        names: dict[str, list[str]] = {}
         for name, job_id in ids.items():
-            if (predecessor := found.get(job_id)) is None:
-                continue
-            end = ends.get(job_id)
-            if (predecessor if end is None else end).state == JobState.SUCCEEDED:
-                result = await self._signed_result(predecessor, end)
-                results[name_in_workflow(predecessor.core) or name] = result
-        return results
+            names.setdefault(job_id, []).append(name)
+        async for found in self._queries.pages(names, fresh=True):
+            ends = await self._authorship.ends.find(found)
+            for job_id, predecessor in found.items():
+                end = ends.get(job_id)
+                if (predecessor if end is None else end).state == JobState.SUCCEEDED:
+                    result = await self._signed_result(predecessor, end, read)
+                    for name in names[job_id]:
+                        yield name_in_workflow(predecessor.core) or name, result
 
     async def bind(self, job: Job) -> Mapping[str, Any]:
         """Return the core of a job with the outputs of its predecessors where its bindings say.
@@ -111,11 +132,13 @@ class PredecessorResults:
         for retry in reversed(retries):
             if retry.job_id not in conditions:
                 raise NotAuthentic(f"the predecessors of job {retry.job_id} can't be read in a signed op")
-            awaited = {each.predecessor for each in conditions[retry.job_id] if not each.is_op}
-            for later in (await self._queries.find_all(awaited, fresh=True)).values() if awaited else ():
-                _refuse_changed(later)
-                earlier = {each.job_id for each in await self._lineage(later)}
-                ids = {name: later.job_id if job_id in earlier else job_id for name, job_id in ids.items()}
+            awaited = [each.predecessor for each in conditions[retry.job_id] if not each.is_op]
+            retried: dict[str, str] = {}
+            async for page in self._queries.pages(awaited, fresh=True):
+                for later in page.values():
+                    _refuse_changed(later)
+                    retried |= {each.job_id: later.job_id for each in await self._lineage(later)}
+            ids = {name: retried.get(job_id, job_id) for name, job_id in ids.items()}
         return ids
 
     async def _lineage(self, job: Job) -> list[Job]:

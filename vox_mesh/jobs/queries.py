@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -29,6 +29,9 @@ _ID_PREFIX: Final = re.compile(r"[0-9a-f]{6,64}")
 _JOB_FIELDS: Final = len(Job._fields)
 _MAX_ENTRIES: Final = 2_000
 """How many entries of the log are looked through for claims at a time."""
+
+_PAGE: Final = 100
+MAX_LINKS: Final = 20_000  # predecessors or successors of some jobs that are read at once
 
 _MAX_COMPLETIONS: Final = 250
 """How many are looked through for completions, which are larger."""
@@ -176,6 +179,21 @@ class JobQueries:
         """Return the jobs that exist, by id."""
         rows = await self._read("find", json(job_ids), fresh=fresh)
         return {row["job_id"]: Job.of_row(row) for row in rows}
+
+    async def pages(
+        self, job_ids: Iterable[str], *, fresh: bool = False, size: int = _PAGE
+    ) -> AsyncIterator[dict[str, Job]]:
+        """Yield the jobs that exist, by id and in the order of the ids, as many at a time as fit."""
+        rest = [*job_ids]
+        while rest:
+            try:
+                found = await self.find_all(rest[:size], fresh=fresh)
+            except TooLarge:
+                if (size := size // 2) == 0:
+                    raise
+                continue
+            yield {job_id: found[job_id] for job_id in rest[:size] if job_id in found}
+            rest = rest[size:]
 
     async def standing(self, job_ids: Iterable[str]) -> dict[str, Job]:
         """Return the jobs that exist, by id, read from the database and without manifests."""
@@ -398,13 +416,13 @@ class JobQueries:
         """Return by kind the time in ms since when its oldest pending job has been claimable."""
         return {row["kind"]: row["since_ms"] for row in await self._read("oldest_pending")}
 
-    async def predecessors(self, job_ids: Iterable[str]) -> list[Predecessor]:
-        """Return the conditions that these jobs wait for or waited for."""
-        return [Predecessor._make(row) for row in await self._read("predecessors", json(job_ids))]
+    async def predecessors(self, job_ids: Iterable[str], limit: int = MAX_LINKS) -> list[Predecessor]:
+        """Return the first conditions that these jobs wait for or waited for."""
+        return [Predecessor._make(row) for row in await self._read("predecessors", json(job_ids), limit)]
 
-    async def successors(self, job_ids: Iterable[str]) -> list[str]:
-        """Return the ids of the jobs that wait or waited for these."""
-        return [row[0] for row in await self._read("successors", json(job_ids))]
+    async def successors(self, job_ids: Iterable[str], limit: int = MAX_LINKS) -> list[str]:
+        """Return the ids of the first jobs that wait or waited for these."""
+        return [row[0] for row in await self._read("successors", json(job_ids), limit)]
 
     async def linked_open(self, limit: int) -> list[str]:
         """Return the ids of open jobs that depend on others or have others depend on them."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import DatabaseUnavailable, Unreachable
-from vox_mesh.jobs.queries import JobQueries
+from vox_mesh.jobs.queries import JobQueries, json
+from vox_mesh.jobs.transitions import SQL
+from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import SCHEDULE, matches
 from vox_mesh.store.store import Store
 
@@ -21,6 +23,9 @@ REFUSED: Final = "refused"
 
 _MAX_OPS: Final = 100_000
 """How many spooled ops are searched for a predecessor: more than a spool holds."""
+
+
+_FEW: Final = 16
 
 
 class SpooledJob(NamedTuple):
@@ -59,9 +64,11 @@ class SpooledJobs:
         Raises `Unreachable` for one that is not in the spool while the database is unreachable.
         """
         waiting = await self._waiting() if references and self._store.is_spooling else {}
-        found: dict[str, str] = {}
+        found = await self._ids_of_many(references)
         fault: DatabaseUnavailable | None = None
         for name in references:
+            if name in found:
+                continue
             job_id = waiting.get(name) or waiting.get(name.upper())
             if job_id is None and not self._store.is_unreachable:
                 try:
@@ -77,6 +84,13 @@ class SpooledJobs:
                 )
             found[name] = job_id
         return found
+
+    async def _ids_of_many(self, references: Sequence[str]) -> dict[str, str]:
+        """Return the ids of jobs by their ULIDs if they are many: one by one takes long."""
+        if len(references) <= _FEW or self._store.is_spooling or self._store.is_unreachable:
+            return {}
+        values = (*self._store.mesh_id, json(name for name in references if is_ulid(name)))
+        return {row[0]: row[1] for row in await self._store.read(SQL["ids_of_ulids"], values, fresh=True)}
 
     async def _waiting(self) -> dict[str, str]:
         """Return the ids of the jobs to replay, by id and by ULID."""

@@ -94,16 +94,21 @@ class JobTransitions:
         """
         payload = {"jobs": items, "defers": True} if defers else {"jobs": items}
         op = self._op(SCHEDULE, payload, self._writer.identity.chain, key, causes=causes, permit=permit)
+        has_links = any(item.get("after") for item in items)
+        new = op.about(map(_without_after, items)) if has_links else op
         guards = permit.using(lambda: _scheduling_uses(items)).guards
-        steps = [*guards, op.guarded("schedule", "ulid_taken")]
+        steps = [*guards, new.guarded("schedule", "ulid_taken")]
         if permit.budgets:
             steps += reserve(self._mesh, op.key, permit.budgets, _costs_of(items))
-        if any(item.get("after") for item in items):
+        if has_links:
+            linked = [item for item in items if item.get("after")]
+            links = op.about({"job_id": item["job_id"], "after": item["after"]} for item in linked)
+            names = op.about({"job_id": item["job_id"]} for item in linked)
             steps += [
-                op.step("link"),
-                *(() if defers else (op.guarded("refuse_unknown_predecessor", "unknown_predecessor"),)),
-                op.guarded("refuse_failed_predecessor", "predecessor_failed"),
-                op.step("wait"),
+                links.step("link"),
+                *(() if defers else (names.guarded("refuse_unknown_predecessor", "unknown_predecessor"),)),
+                names.guarded("refuse_failed_predecessor", "predecessor_failed"),
+                names.step("wait"),
             ]
         if tasks := [(item["job_id"], item[TASK]) for item in items if TASK in item]:
             steps += record_tasks(self._mesh, op.key, permit.agent, tasks)
@@ -371,23 +376,29 @@ class JobTransitions:
         op = Op(kind, logged_text, deps)
         if permit is not None:
             op = permit.named_in(op)
-        return _JobOp(op, (*self._mesh, key, text, author, more, routing.text))
+        return _JobOp(op, (*self._mesh, key, text, author, more, routing.text), at_ms)
 
 
 class _JobOp:
     """An op whose statements all take the same values."""
 
-    def __init__(self, op: Op, values: Sequence[Value]) -> None:
+    def __init__(self, op: Op, values: Sequence[Value], at_ms: int) -> None:
         self._op = op
         self._values = values
+        self._at_ms = at_ms
         self._weight = check_values(values)
 
     @property
     def key(self) -> str:
         return str(self._values[2])
 
+    def about(self, items: Iterable[Item]) -> _JobOp:
+        """Return the op for statements that need no more of its jobs than this."""
+        text = canonical({"jobs": [*items], "at_ms": self._at_ms}, max_depth=None)
+        return _JobOp(self._op, (*self._values[:3], text, *self._values[4:]), self._at_ms)
+
     def charged_to(self, agent: str | None) -> _JobOp:
-        return _JobOp(self._op, (*self._values, agent))
+        return _JobOp(self._op, (*self._values, agent), self._at_ms)
 
     def step(self, name: str) -> Statement:
         return Statement.of_checked(SQL[name], self._values[: _value_count(name)], self._weight)
@@ -405,6 +416,12 @@ class _JobOp:
         script = Script(*statements, answer=answer, key=self.key, op=self._op, appendable=appendable)
         script.may_come_again = False  # its key is new
         return script
+
+
+def _without_after(item: Item) -> Item:
+    """Return the entry of a job with the number of its dependencies instead of their names."""
+    rest = {name: value for name, value in item.items() if name != "after"}
+    return {**rest, "waits": len(item.get("after") or ())}
 
 
 def _costs_of(items: Sequence[Item]) -> dict[str, int]:

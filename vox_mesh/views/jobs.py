@@ -31,6 +31,9 @@ from vox_mesh.views.nodes import kinds_of, policy_roots_of
 from vox_mesh.views.record_view import RecordView
 from vox_mesh.views.rhythm import stamp_of
 
+MAX_SHOWN_LINKS: Final = 1_000
+"""How many predecessors and successors the details of a job list."""
+
 _GONE: Final = (NodeState.DEAD, NodeState.LEFT)
 
 
@@ -74,6 +77,7 @@ class PredecessorView:
 class WholeJobView(JobView):
     """All that is known of a job: also what it waits for, what waits for it, and what it said last.
 
+    At most `MAX_SHOWN_LINKS` predecessors and successors are in it.
     `held_back` says why no worker of its kind claims it, if its policy root is not allowed.
     Each of its outputs has the time at which it was kept, `hlc`, and the bar and the beat of that.
     """
@@ -115,7 +119,8 @@ async def show_whole_job(mesh: MeshServices, reference: str) -> WholeJobView:
     job = await mesh.jobs.find(reference)
     queries, names = mesh.jobs.queries, [job.job_id]
     note = await mesh.jobs.notes.of(job.job_id, fresh=True)
-    whole = WholeJobView.whole(job, await queries.predecessors(names), await queries.successors(names), note)
+    before = await queries.predecessors(names, MAX_SHOWN_LINKS)
+    whole = WholeJobView.whole(job, before, await queries.successors(names, MAX_SHOWN_LINKS), note)
     stamp = await _stamp_of_outputs(mesh, job) if whole.output_artifacts else {}
     outputs = [{**each, **stamp} for each in whole.output_artifacts]
     held_back = None

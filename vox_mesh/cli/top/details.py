@@ -38,6 +38,7 @@ _MOMENTS: Final = (
 )
 _PIECES: Final = 1_000
 _LOGGED: Final = 200
+_PREDECESSORS: Final = 100
 _SIDE: Final = 18
 
 
@@ -81,7 +82,8 @@ async def _job(mesh: MeshServices, item: JobLine) -> list[str]:
     first = {name: row.pop(name) for name in _FIRST}
     about = first | {name: value for name, value in row.items() if name not in _NOT_SHOWN}
     about |= {"progress": None if note.progress is None else f"{note.progress:.0%}", "message": note.message}
-    about["predecessors"] = [each._asdict() for each in await mesh.jobs.queries.predecessors([job.job_id])]
+    before = await mesh.jobs.queries.predecessors([job.job_id], _PREDECESSORS)
+    about["predecessors"] = [each._asdict() for each in before]
     about["outputs"] = job.outputs
     lines = fields(_with_times({name: value for name, value in about.items() if value not in (None, [])}))
     lines += ["", "manifest", *_indented(json.dumps(job.core, ensure_ascii=False, indent=2))]

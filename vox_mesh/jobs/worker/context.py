@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from vox_mesh.errors import BadValue, StaleClaim
+from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.steps.step_runner import StepRunner, gather
@@ -54,7 +55,7 @@ class JobContext:
         meter: Meter,
         limits: AttemptLimits | None,
         resumed: Any,
-        read_results: Callable[[], Awaitable[dict[str, Any]]],
+        results: PredecessorResults,
         steps: StepRunner,
         answer: Any = None,
     ) -> None:
@@ -71,7 +72,7 @@ class JobContext:
         """What the proof says about a command that ran."""
         self.inferences: list[str] = []
         """The ops that recorded model calls."""
-        self._read_results = read_results
+        self._results = results
         self.steps: Final = steps
         """Runs the durable steps of the attempt."""
         self._store = store
@@ -100,7 +101,11 @@ class JobContext:
 
     async def results(self) -> dict[str, Any]:
         """Return the results of the predecessors that have succeeded, by name in a workflow or by id."""
-        return await self._read_results()
+        return await self._results.read(self.job)
+
+    def each_result(self) -> AsyncIterator[tuple[str, Any]]:
+        """Yield what `results` returns one by one, however much it is: `async for name, result in …`."""
+        return self._results.each(self.job)
 
     # --- reporting -------------------------------------------------------------------------------
 

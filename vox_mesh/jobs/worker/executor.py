@@ -220,7 +220,7 @@ class Executor:
         limits = await self._limits.of(job, core, notebook, meter)
         store, clock = self._store, self._jobs.clock
         answer = await self._jobs.questions.answer_to(job) if job.attempts > 1 else None
-        results = partial(self._jobs.predecessor_results.read, job)
+        results = self._jobs.predecessor_results
         rows = await self._jobs.steps.verified(job.job_id) if job.attempts > 1 else ()
         fence = partial(claim_fence, store, job)
         log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, rows)

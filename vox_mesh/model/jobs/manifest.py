@@ -92,7 +92,7 @@ class Manifest(BaseModel):
     after: manifest_fields.Predecessors | None = Field(
         None,
         description="job ids or 6 and more of their first digits, ULIDs of jobs, "
-        "{job: ..., when: success or end}, {op: ULID}; up to 256",
+        "{job: ..., when: success or end}, {op: ULID}; up to 10000, of them up to 256 ops",
     )
     priority: manifest_fields.Priority | None = Field(None, description="an integer from 0 to 3")
     run_at: manifest_fields.Moment | None = Field(

@@ -37,7 +37,11 @@ from vox_mesh.model.jobs.records import MAX_TAGS, TAG
 from vox_mesh.model.rhythm.tempo import Until
 
 MAX_JSON_BYTES: Final = 256 * 1024
-MAX_AFTER: Final = 256
+MAX_AFTER: Final = 10_000
+"""The maximum number of predecessors of one job."""
+
+MAX_AFTER_OPS: Final = 256
+"""The maximum number of ops among them: the row of the job is written when one of them comes."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -215,6 +219,8 @@ def _job_name(name: Any, *at: str) -> str:
 def _check_unique(after: tuple[After, ...]) -> tuple[After, ...]:
     if len(after) > MAX_AFTER:
         raise flaw(f"has {len(after)}; at most {MAX_AFTER} fit")
+    if len(after) > MAX_AFTER_OPS and (ops := sum(each.op is not None for each in after)) > MAX_AFTER_OPS:
+        raise flaw(f"has {ops} ops; at most {MAX_AFTER_OPS} fit")
     seen: set[tuple[str | None, str | None]] = set()
     for index, each in enumerate(after):
         if each[:2] in seen:

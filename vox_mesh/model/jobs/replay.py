@@ -30,6 +30,7 @@ from vox_mesh.model.jobs.records import (
     interrupted_too_often,
 )
 from vox_mesh.model.jobs.routes import RouteHistory
+from vox_mesh.model.jobs.scheduling.many_predecessors import ManyPredecessors
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry, node_of
 from vox_mesh.model.retention.ops import PRUNE
@@ -106,6 +107,7 @@ class JobReplay:
         self.last_id = 0
         """The id of the last replayed entry."""
         self._successors: dict[str, list[str]] = {}
+        self._many = ManyPredecessors(self.after, self._is_met)
         self._retries: dict[str, set[str]] = {}
         self._ulids: set[str] = set()
         self._accepted: set[str] = set()
@@ -159,7 +161,8 @@ class JobReplay:
         for job_id in self._successors.get(op_id, ()):
             row = self.jobs[job_id]
             if self.after[job_id][op_id] == "op" and row["state"] == JobState.PENDING:
-                row["waits"] = self._count_unmet(job_id)
+                is_counted = self._many.are_had_by(job_id)
+                row["waits"] = max(row["waits"] - 1, 0) if is_counted else self._count_unmet(job_id)
 
     # --- scheduling ------------------------------------------------------------------------------
 
@@ -287,6 +290,7 @@ class JobReplay:
         if predecessor not in after:
             after[predecessor] = awaited
             self._successors.setdefault(predecessor, []).append(row["job_id"])
+            self._many.forget(row["job_id"])
         row["waits"] = self._count_unmet(row["job_id"])
 
     def _expire(self, op: _Op) -> None:
@@ -333,7 +337,7 @@ class JobReplay:
                     ended.append(row["job_id"])
         for job_id in ended:
             for row in self._pending_after(job_id, "success", "end"):
-                if row["waits"] > 0:
+                if row["waits"] > 0 and not self._many.are_awaited_by(row["job_id"]):
                     row.update(
                         waits=self._count_unmet(row["job_id"]),
                         not_before_ms=max(row["not_before_ms"], op.at_ms),
@@ -374,6 +378,7 @@ class JobReplay:
         row = self.jobs.pop(job_id)
         self._pruning.forget(row)
         self._ulids.discard(row["ulid"])
+        self._many.forget(job_id)
         for predecessor in self.after.pop(job_id, {}):
             self._successors[predecessor].remove(job_id)
         if row["retry_of"] in self._retries:

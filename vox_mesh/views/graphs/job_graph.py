@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vox_mesh.jobs.jobs import MAX_AT_ONCE, Jobs
-from vox_mesh.jobs.queries import Predecessor
+from vox_mesh.jobs.queries import MAX_LINKS, Predecessor
 
 MAX_JOBS: Final = 5_000
 """The maximum number of jobs followed."""
@@ -47,11 +47,13 @@ async def graph_around(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
     while frontier:
         before = await _predecessors(jobs, frontier)
         edges += before
+        if is_cut := is_cut or len(edges) >= MAX_LINKS:
+            break
         near = [edge.predecessor for edge in before if edge.awaited != OP]
         near += await _successors(jobs, frontier)
         frontier = [name for name in dict.fromkeys(near) if name not in known]
         room = max(0, MAX_JOBS - len(known))
-        is_cut = is_cut or len(frontier) > room
+        is_cut = len(frontier) > room
         frontier = frontier[:room]
         known.update(dict.fromkeys(frontier))
     return await _graph(jobs, known, edges, is_cut)
@@ -63,6 +65,7 @@ async def graph_of_open(jobs: Jobs) -> Graph:
     is_cut = len(job_ids) > MAX_JOBS
     job_ids = job_ids[:MAX_JOBS]
     edges = await _predecessors(jobs, job_ids)
+    is_cut = is_cut or len(edges) >= MAX_LINKS
     later = set(await _successors(jobs, job_ids)) - {*job_ids}
     edges += [edge for edge in await _predecessors(jobs, sorted(later)) if edge.predecessor in {*job_ids}]
     names = dict.fromkeys(
@@ -74,7 +77,8 @@ async def graph_of_open(jobs: Jobs) -> Graph:
 async def graph_among(jobs: Jobs, job_ids: Iterable[str]) -> Graph:
     """Return the graph of these jobs alone, with the ops that they wait for."""
     names = dict.fromkeys(job_ids)
-    return await _graph(jobs, names, await _predecessors(jobs, [*names]), is_cut=False)
+    edges = await _predecessors(jobs, [*names])
+    return await _graph(jobs, names, edges, is_cut=len(edges) >= MAX_LINKS)
 
 
 async def _graph(jobs: Jobs, names: Iterable[str], edges: Iterable[Predecessor], is_cut: bool) -> Graph:
@@ -91,7 +95,13 @@ async def _graph(jobs: Jobs, names: Iterable[str], edges: Iterable[Predecessor],
 
 
 async def _predecessors(jobs: Jobs, job_ids: list[str]) -> list[Predecessor]:
-    return [edge for batch in _batches(job_ids) for edge in await jobs.queries.predecessors(batch)]
+    """Return the predecessors of jobs, at most `MAX_LINKS`."""
+    edges: list[Predecessor] = []
+    for batch in _batches(job_ids):
+        edges += await jobs.queries.predecessors(batch, MAX_LINKS - len(edges))
+        if len(edges) >= MAX_LINKS:
+            break
+    return edges
 
 
 async def _successors(jobs: Jobs, job_ids: list[str]) -> list[str]:
