@@ -9,8 +9,6 @@ from pathlib import Path
 from time import process_time
 from typing import Final
 
-from vox_mesh.oplog.archive.target import FolderTarget
-
 from proof.month import fleet
 from proof.month.simulated_time import SimulatedTime
 from tools.homes import FILE
@@ -22,6 +20,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.settings import Settings
 from vox_mesh.store.schema.backup import back_up
+from vox_mesh.store.targets.target import FolderTarget
 from vox_mesh.views.jobs import verify_proof
 
 _STEPS: Final = 4
