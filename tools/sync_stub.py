@@ -142,6 +142,8 @@ class Stub:
             if name.startswith("_") or ast.unparse(target.value) != "self":
                 continue
             annotation = getattr(node, "annotation", None)
+            if value is None and annotation is None:
+                continue  # its type is not known, and nothing of it can be called
             if annotation is not None and "Final" in ast.unparse(annotation):
                 annotation = annotation.slice if isinstance(annotation, ast.Subscript) else None
             if isinstance(node.value, ast.Name):

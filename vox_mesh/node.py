@@ -46,6 +46,7 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.agents import open_agents
 from vox_mesh.runtime.archive.turns import archive_maintenance
+from vox_mesh.runtime.backups.opening import backup_schedule
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.open_store import Role, open_store_of, slot_of, writer_id_of
@@ -107,9 +108,8 @@ class MeshNode(Mesh):
             ),
         )
         self.presence = presence
-        self._settings = settings
-        self._is_mode_settled = False
-        self._monotonic = dependencies.monotonic
+        self._settings, self._is_mode_settled = settings, False
+        self._chance, self._monotonic = dependencies.chance, dependencies.monotonic
         self._heartbeat = Heartbeat(
             store,
             presence,
@@ -128,13 +128,13 @@ class MeshNode(Mesh):
         # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
         self._is_owned = False
-        self._chance = dependencies.chance
         self._tick_s = settings.tick
         self._message_maintenance = MessageMaintenance(store, clock, self.messages)
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval
         )
         self._removal = FileRemoval(store, settings, self.identity, clock, self.features, self._monotonic)
+        self.backup_schedule = backup_schedule(settings, self, dependencies)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
             store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
@@ -261,7 +261,7 @@ class MeshNode(Mesh):
             ("approvals", self._apply_approved),
             ("retention", self._retention_maintenance.run),
             ("file-removal", lambda: self._removal.run(self._chance)),
-            *([] if (archive := self.health.archive) is None else [("archive", archive.run)]),
+            *((part.name, part.run) for part in (self.health.archive, self.backup_schedule) if part),
             ("rhythm", self._conductor.run),
             ("status", self.rhythm.status.run),
             # Without a slot, no other process can have locks next to this node.

@@ -18,9 +18,9 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.retention.subjects import DAY_MS
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.oplog.archive.target import FolderTarget
 from vox_mesh.settings import Settings
 from vox_mesh.store.schema.backup import back_up
+from vox_mesh.store.targets.target import FolderTarget
 from vox_mesh.views.jobs import verify_proof
 
 _STEPS: Final = 4

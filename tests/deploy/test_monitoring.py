@@ -61,6 +61,8 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_retention_pruned_rows_total": {"subject"},
     "vox_retention_needed_rows": {"subject"},
     "vox_retention_pass_age_seconds": set(),
+    "vox_backup_age_seconds": set(),
+    "vox_backup_interval_seconds": set(),
     "vox_archive_segments": set(),
     "vox_archive_bytes": set(),
     "vox_archive_pass_age_seconds": set(),

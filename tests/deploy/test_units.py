@@ -123,7 +123,7 @@ def test_the_verification_gets_the_read_only_token_and_no_other() -> None:
     assert found["EnvironmentFile"] == ["/etc/vox-mesh/%i.env"]
     assert "TOKEN=" not in (DEPLOY / "systemd" / "common.env").read_text()
     given = [each.partition(":") for each in options(_NODE)["LoadCredential"]]
-    not_of_nodes = {"TURSO_AUTH_TOKEN", "VOX_AGENT_TOKEN", "VOX_ARCHIVE_SECRET"}
+    not_of_nodes = {"TURSO_AUTH_TOKEN", "VOX_AGENT_TOKEN", "VOX_ARCHIVE_SECRET", "VOX_BACKUP_SECRET"}
     assert {name for name, _, _ in given} == {*SECRET_VARIABLES} - not_of_nodes
     page = (ROOT / "docs" / "guides" / "operations.md").read_text()
     for _, _, path in given:

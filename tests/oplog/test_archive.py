@@ -19,12 +19,12 @@ from vox_mesh import Mesh
 from vox_mesh.errors import ArchiveFailed, BadSettings
 from vox_mesh.model.oplog.segment import ARCHIVE
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.archive.aws_signature import Credentials
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.oplog.archive.s3_target import S3Target
-from vox_mesh.oplog.archive.target import ArchiveTarget, FolderTarget
 from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.runtime.archive_target import archive_target
+from vox_mesh.store.targets.aws_signature import Credentials
+from vox_mesh.store.targets.s3_target import S3Target
+from vox_mesh.store.targets.target import FileTarget, FolderTarget
 
 
 class Killed(BaseException):
@@ -66,12 +66,12 @@ async def node(tmp_path: Path) -> AsyncIterator[MeshNode]:
         yield node
 
 
-def archive_of(mesh: Mesh, target: ArchiveTarget) -> LogArchive:
+def archive_of(mesh: Mesh, target: FileTarget) -> LogArchive:
     """The archive of a mesh in a target."""
     return LogArchive(mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys, mesh.oplog.verify, target)
 
 
-async def faults(mesh: Mesh, target: ArchiveTarget | None) -> list[str]:
+async def faults(mesh: Mesh, target: FileTarget | None) -> list[str]:
     """What verification finds."""
     reports = await mesh.oplog.verify(archive=target)
     return [each.problem for each in reports if each.problem is not None]

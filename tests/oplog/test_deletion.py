@@ -11,8 +11,8 @@ from tests.support.oplog.deletions import delete_archived, entries_of, fill_arch
 from tests.support.oplog.exports import log_of_two_chains
 from vox_mesh.model.oplog.deletion import DELETE
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.archive.target import FolderTarget
 from vox_mesh.oplog.export import export_log, verify_export
+from vox_mesh.store.targets.target import FolderTarget
 
 
 @pytest.fixture

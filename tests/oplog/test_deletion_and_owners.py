@@ -8,7 +8,7 @@ from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.oplog.deletions import delete_archived, fill_archive, problems
 from tests.support.oplog.recovering import found_mesh, recover
 from vox_mesh import Mesh, OpKind
-from vox_mesh.oplog.archive.target import FolderTarget
+from vox_mesh.store.targets.target import FolderTarget
 
 
 async def test_what_an_owner_let_be_deleted_counts_for_its_successor(

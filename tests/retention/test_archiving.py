@@ -10,8 +10,8 @@ from tests.support.messages.messaging import NodeGroup, write
 from vox_mesh.errors import ArchiveFailed
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.archive.target import FolderTarget
 from vox_mesh.runtime.archive.maintenance import ArchiveMaintenance
+from vox_mesh.store.targets.target import FolderTarget
 
 
 def maintenance_of(node: MeshNode, folder: Path, interval_s: float = 86_400.0) -> ArchiveMaintenance:

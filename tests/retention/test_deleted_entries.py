@@ -18,10 +18,10 @@ from vox_mesh.model.nodes.features import DELETIONS_KNOWN
 from vox_mesh.model.oplog.deletion import DELETE
 from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.node import MeshNode
-from vox_mesh.oplog.archive.target import FolderTarget
 from vox_mesh.runtime.archive.deletion import LogDeletion
 from vox_mesh.runtime.archive.deletion import delete_archived as delete_archived_now
 from vox_mesh.store.script import Statement, new_key
+from vox_mesh.store.targets.target import FolderTarget
 
 _NOTE = OpKind("note")
 

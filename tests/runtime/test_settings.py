@@ -79,6 +79,13 @@ READ: dict[str, tuple[str, str, Any]] = {
     "VOX_ARCHIVE_KEY_ID": ("archive_key_id", "AKIA", "AKIA"),
     "VOX_ARCHIVE_SECRET": ("archive_secret", SECRET, SecretStr(SECRET)),
     "VOX_ARCHIVE_REGION": ("archive_region", "eu-central-1", "eu-central-1"),
+    "VOX_BACKUP_DIR": ("backup_dir", "/mnt/backups", Path("/mnt/backups")),
+    "VOX_BACKUP_URL": ("backup_url", "https://s3.example.com/b", "https://s3.example.com/b"),
+    "VOX_BACKUP_INTERVAL": ("backup_interval", "6h", 21_600.0),
+    "VOX_BACKUP_KEEP": ("backup_keep", "14", 14),
+    "VOX_BACKUP_KEY_ID": ("backup_key_id", "AKIA", "AKIA"),
+    "VOX_BACKUP_SECRET": ("backup_secret", SECRET, SecretStr(SECRET)),
+    "VOX_BACKUP_REGION": ("backup_region", "eu-central-1", "eu-central-1"),
     "VOX_SPOOL_MAX_BYTES": ("spool_max_bytes", "8192", 8_192),
 }
 

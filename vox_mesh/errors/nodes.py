@@ -65,6 +65,6 @@ class ExportRefused(MeshError):
 
 
 class ArchiveFailed(MeshError):
-    """The archive of the log can't be read or written, or holds something else than was archived."""
+    """The archive of the log, or a backup, can't be read or written, or is not what was stored."""
 
     code = "archive_failed"

@@ -25,7 +25,6 @@ from vox_mesh.model.oplog.verification import (
 )
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.database_clock import ConfirmedStep
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.audits.log_verification import LogVerification, Moment
 from vox_mesh.oplog.audits.route_audit import RouteAudit
 from vox_mesh.oplog.grants.grant_log import GrantLog
@@ -44,6 +43,7 @@ from vox_mesh.store.rows import Rows, Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Outcome, Script, Statement, new_key
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.target import FileTarget
 
 _SQL: Final = named("oplog")
 _MAX_DEPS: Final = 256
@@ -371,7 +371,7 @@ class OpLog:
         self,
         node_id: str | None = None,
         heads: Sequence[RecordedHead] = (),
-        archive: ArchiveTarget | None = None,
+        archive: FileTarget | None = None,
         since: LogCheckpoint | None = None,
     ) -> list[ChainReport]:
         """Recompute all chains, or one, and replay routes, grants and admissions. Return the reports.

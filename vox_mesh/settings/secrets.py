@@ -18,6 +18,7 @@ SECRET_VARIABLES: Final = (
     "VOX_MESH_METRICS_TOKEN",
     "VOX_AGENT_TOKEN",
     "VOX_ARCHIVE_SECRET",
+    "VOX_BACKUP_SECRET",
 )
 """The variables of this package that hold a secret."""
 

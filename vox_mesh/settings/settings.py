@@ -95,9 +95,9 @@ def _archive_url(value: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not parts.path.strip("/"):
         raise ValueError("must be https://HOST/BUCKET, with a prefix or without")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError("the URL must not hold a key: set VOX_ARCHIVE_KEY_ID and VOX_ARCHIVE_SECRET")
+        raise ValueError("the URL must not hold a key: set the variables for the key and its secret")
     if parts.scheme == "http" and not is_loopback(parts.hostname):
-        raise ValueError(f"the log would be sent unencrypted to {parts.hostname}: use https://")
+        raise ValueError(f"the data would be sent unencrypted to {parts.hostname}: use https://")
     _check_port(parts)
     return value
 
@@ -251,6 +251,13 @@ class Settings(BaseSettings):
     archive_key_id: str | None = _field("archive_key_id")
     archive_secret: SecretStr | None = _field("archive_secret")
     archive_region: Name = _field("archive_region")
+    backup_dir: Path | None = _field("backup_dir")
+    backup_url: ArchiveUrl | None = _field("backup_url")
+    backup_interval: Seconds = _field("backup_interval")
+    backup_keep: int = _field("backup_keep")
+    backup_key_id: str | None = _field("backup_key_id")
+    backup_secret: SecretStr | None = _field("backup_secret")
+    backup_region: Name = _field("backup_region")
     spool_max_bytes: int = _field("spool_max_bytes")
 
     @classmethod

@@ -128,7 +128,6 @@ from vox_mesh.occ.conflicts import Conflict, Page, Resolution, Take
 from vox_mesh.occ.strategies import Result, Strategy, Written
 from vox_mesh.occ.tables import RowAddress
 from vox_mesh.oplog.archive.deletion_ops import RecordedDeletion
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.audits.log_verification import Moment
 from vox_mesh.oplog.entries import End
 from vox_mesh.oplog.grants.grants import GrantDecision
@@ -167,9 +166,9 @@ from vox_mesh.store.replica.replica import Progress, ReplicaStatus
 from vox_mesh.store.rows import Row, Rows, Value
 from vox_mesh.store.script import Op, Outcome, Script, Statement, Verdict, WriterId
 from vox_mesh.store.spool.spool import SpoolStatus
-from vox_mesh.store.spool.spool_queue import SpoolQueue
 from vox_mesh.store.stats import StoreStats
 from vox_mesh.store.store import StoreStatus
+from vox_mesh.store.targets.target import FileTarget
 from vox_mesh.store.watch.changes import Change, ChangeLoop
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import BatchWrapper
@@ -395,7 +394,6 @@ class Store:
     mesh_id: tuple[str, str]
     stats: StoreStats
     is_remote: bool
-    spool_queue: SpoolQueue | None
     def write(self, script: Script, *, timeout: float | None = ...) -> Outcome: ...
     def write_all(self, scripts: Sequence[Script], *, timeout: float | None = ...) -> list[Verdict]: ...
     def read(
@@ -488,7 +486,6 @@ class Features:
     def oldest_live_version(self) -> int: ...
 
 class Ownership:
-    pinned_key: str | None
     lost: list[str]
     def succession(self) -> Succession | None: ...
     def owner(self) -> Owner | None: ...
@@ -631,7 +628,7 @@ class OpLog:
         self,
         node_id: str | None = ...,
         heads: Sequence[RecordedHead] = ...,
-        archive: ArchiveTarget | None = ...,
+        archive: FileTarget | None = ...,
         since: LogCheckpoint | None = ...,
     ) -> list[ChainReport]: ...
     @property

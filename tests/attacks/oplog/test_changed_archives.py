@@ -10,7 +10,7 @@ import pytest
 from tests.support.oplog.exports import log_of_two_chains
 from vox_mesh import Script, Statement
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.oplog.archive.target import FolderTarget
+from vox_mesh.store.targets.target import FolderTarget
 
 
 @pytest.mark.parametrize("how", ["another of the same size", "lost"])

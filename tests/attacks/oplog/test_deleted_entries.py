@@ -20,8 +20,8 @@ from vox_mesh.model.oplog.deletion import DELETE, DeletedRange, Deletion
 from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
-from vox_mesh.oplog.archive.target import FolderTarget
 from vox_mesh.store.script import Op
+from vox_mesh.store.targets.target import FolderTarget
 
 _OF_MESH = "WHERE scope_id = ?1 AND repository_id = ?2"
 

@@ -181,7 +181,7 @@ def test_where_there_is_no_mesh_it_refuses_to_run_for_itself(memory: VoxCommand)
 def test_every_setting_is_an_option_but_for_the_secrets(vox: VoxCommand) -> None:
     shown = vox("up", "--help").out
     for name in Settings.model_fields:
-        is_secret = "token" in name or name == "archive_secret"
+        is_secret = "token" in name or name in ("archive_secret", "backup_secret")
         assert (f"--{name.replace('_', '-')} " in shown) is not is_secret, name
         assert (f"Value of {variable_of(name)}" in " ".join(shown.split())) is not is_secret, name
 

@@ -47,6 +47,9 @@ class Bucket:
         if request.method == "PUT":
             self.objects[path] = body
             return web.Response()
+        if request.method == "DELETE":
+            self.objects.pop(path, None)
+            return web.Response(status=204)
         found = self.objects.get(path)
         return web.Response(status=404) if found is None else web.Response(body=found)
 

@@ -6,15 +6,15 @@ from vox_mesh import Mesh
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.runtime.archive.deletion import LogDeletion
 from vox_mesh.store.script import Statement
+from vox_mesh.store.targets.target import FileTarget
 
 FREE = Statement("SELECT 1")
 """In place of a leader's guard."""
 
 
-async def fill_archive(node: MeshNode, target: ArchiveTarget, parts: int = 6) -> None:
+async def fill_archive(node: MeshNode, target: FileTarget, parts: int = 6) -> None:
     """Archive a log of several sealed parts."""
     for part in range(parts):
         for number in range(8):
@@ -23,12 +23,12 @@ async def fill_archive(node: MeshNode, target: ArchiveTarget, parts: int = 6) ->
     await archive_of(node, target).run_once(0)
 
 
-def archive_of(mesh: Mesh, target: ArchiveTarget) -> LogArchive:
+def archive_of(mesh: Mesh, target: FileTarget) -> LogArchive:
     """The archive of a mesh in a target."""
     return LogArchive(mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys, mesh.oplog.verify, target)
 
 
-async def delete_archived(mesh: Mesh, target: ArchiveTarget) -> int:
+async def delete_archived(mesh: Mesh, target: FileTarget) -> int:
     """Delete what is archived; the number of entries."""
 
     async def guard() -> Statement:
@@ -42,7 +42,7 @@ async def entries_of(mesh: Mesh) -> list[LogEntry]:
     return [entry async for page in mesh.oplog.entries() for entry in page]
 
 
-async def problems(mesh: Mesh, target: ArchiveTarget | None = None) -> list[str]:
+async def problems(mesh: Mesh, target: FileTarget | None = None) -> list[str]:
     """What verification finds."""
     reports = await mesh.oplog.verify(archive=target)
     return [each.problem for each in reports if each.problem is not None]

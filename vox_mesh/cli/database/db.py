@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from vox_mesh.cli.database.db_backups import backups
 from vox_mesh.cli.database.db_compact import compact
 from vox_mesh.cli.database.db_lost import lost
 from vox_mesh.cli.database.db_migrate import migrate
@@ -128,6 +129,7 @@ db.add_command(migrate)
 db.add_command(compact)
 db.add_command(lost)
 db.add_command(retention)
+db.add_command(backups)
 db.add_command(prune)
 db.add_command(stats)
 

@@ -36,12 +36,12 @@ from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
 from vox_mesh.runtime.archive.deletion import delete_archived
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
+from vox_mesh.store.targets.target import FileTarget
 from vox_mesh.views.graphs.job_trace import TraceView, find_trace
 from vox_mesh.views.oplog import OpStateView, find_op_state, stamped_record
 from vox_mesh.views.rhythm import announced_stamp
@@ -314,7 +314,7 @@ async def _verify(
     node: str | None,
     owner_key: str | None,
     earlier: ExportVerification | None,
-    archive: ArchiveTarget | None,
+    archive: FileTarget | None,
     known: CheckpointFile,
     incremental: bool,
 ) -> tuple[list[ChainReport], str | None]:

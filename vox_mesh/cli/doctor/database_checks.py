@@ -15,6 +15,8 @@ from vox_mesh.model.base.backends import Backend, ReplicaChoice
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.nodes.processes import host_id
+from vox_mesh.runtime.archive_target import backup_target
+from vox_mesh.runtime.backups.stored_backups import StoredBackups
 from vox_mesh.runtime.open_store import primary_log
 from vox_mesh.settings import Settings
 from vox_mesh.store.engines.file import FileEngine
@@ -31,6 +33,7 @@ from vox_mesh.store.script import Statement
 
 _ROUNDS: Final = 5
 _MAX_NAMED: Final = 5
+_MISSED_BACKUPS: Final = 2
 _FAR_MS: Final = 1_000
 _TOO_FAR_MS: Final = 60_000
 _RECENT_MS: Final = 7 * 86_400_000
@@ -47,6 +50,21 @@ async def reachability(context: CheckContext) -> CheckResult:
         took.append(time.perf_counter() - began)
     facts = await context.engine.facts()
     return ok(f"{facts.driver}, {facts.server}, round trip {statistics.median(took) * 1_000:.2f} ms")
+
+
+async def backups(context: CheckContext) -> CheckResult | None:
+    """Check that the newest scheduled backup is not too old."""
+    target = backup_target(context.settings)
+    if target is None:
+        return None
+    stored = await StoredBackups(target).listed()
+    if not stored:
+        return warn(f"none at {target} yet", "a node makes one: `vox-mesh up` with the same settings")
+    age_s = max(0.0, time.time() - stored[-1].at_ms / 1_000)
+    found = f"{len(stored)} at {target}, the newest {age_s / 3_600:.1f} h old"
+    if age_s > _MISSED_BACKUPS * context.settings.backup_interval:
+        return warn(found, "see the log of the nodes for `no backup made`")
+    return ok(found)
 
 
 async def schema(context: CheckContext) -> CheckResult:
@@ -248,6 +266,7 @@ def _describe_shared(settings: Settings, hello: Hello) -> str:
 CHECKS: Final[tuple[DoctorCheck, ...]] = (
     reachability,
     schema,
+    backups,
     unexpected_objects,
     unreadable_text,
     rollbacks,

@@ -133,8 +133,19 @@ class MetricsCollector:
         yield from self._log()
         yield from collect_retention(self.seen.census)
         yield from collect_archive(self.seen.census)
+        yield from self._backups()
         yield from collect_rhythm(self._node.rhythm, self.seen.census)
         yield from self._service()
+
+    def _backups(self) -> Iterator[Metric]:
+        schedule = getattr(self._node, "backup_schedule", None)
+        newest_ms = None if schedule is None else schedule.newest_ms
+        age_s = None if newest_ms is None else max(0.0, (self._node.clock.now_ms - newest_ms) / 1_000)
+        interval_s = None if schedule is None else schedule.interval_s
+        failures = 0 if schedule is None else schedule.failures
+        yield gauge("vox_backup_age_seconds", "Time since the newest scheduled backup.", age_s)
+        yield gauge("vox_backup_interval_seconds", "Time between two scheduled backups.", interval_s)
+        yield counter("vox_backup_failures", "Scheduled backups that could not be made.", failures)
 
     def _itself(self) -> Iterator[Metric]:
         node = self._node

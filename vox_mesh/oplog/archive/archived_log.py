@@ -11,9 +11,9 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.deletion import NO_DELETIONS, DeletedEntries
 from vox_mesh.oplog.archive.segment_file import SegmentReader
 from vox_mesh.oplog.archive.segment_ops import RecordedSegment
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.pages import MAX_PAGE_ENTRIES, MAX_POSITION, Pages
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.target import FileTarget
 
 
 class ArchivedLog:
@@ -25,7 +25,7 @@ class ArchivedLog:
     def __init__(
         self,
         store: Store,
-        target: ArchiveTarget,
+        target: FileTarget,
         segments: Sequence[RecordedSegment],
         deleted: DeletedEntries = NO_DELETIONS,
     ) -> None:

@@ -17,10 +17,10 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.archive.segment_file import SegmentHeader, SegmentReader, SegmentWriter
 from vox_mesh.oplog.archive.segment_ops import TAKEN, RecordedSegments, SegmentOps
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.pages import MAX_PAGE_ENTRIES, Pages
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.target import FileTarget
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LogArchive:
         clock: MeshClock,
         trusted_keys: TrustedKeys,
         verify: Verify,
-        target: ArchiveTarget,
+        target: FileTarget,
     ) -> None:
         self._store = store
         self._identity = identity

@@ -22,12 +22,12 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.archive.entry_lines import json_line, read_entry, record_of
+from vox_mesh.store.targets.content import file_digest
 
 _FORMAT: Final = "vox-mesh oplog segment"
 _VERSION: Final = 1
 _SIGNATURE_PREFIX: Final = b"vox-mesh segment\n"
 _LEVEL: Final = 6
-_BLOCK_BYTES: Final = 2**20
 _MAX_LINE_BYTES: Final = 64 * 2**20
 
 
@@ -107,12 +107,6 @@ def _signed_text(scope_id: str, digest: str) -> bytes:
     return b"%b%b\n%b" % (_SIGNATURE_PREFIX, scope_id.encode(), digest.encode())
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class SegmentReader:
     """Reads one segment from a file, and checks that it is the recorded one before anything is unpacked."""
 
@@ -183,10 +177,3 @@ class SegmentReader:
     def _error(self, what: str) -> ArchiveFailed:
         number, name = self._segment.number, self._segment.file_name
         return ArchiveFailed(f"segment {number} of the log is not what was archived: {name}: {what}")
-
-
-def blocks_of(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in pieces."""
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block

@@ -18,7 +18,6 @@ from vox_mesh.model.oplog.verification import REKEY, ChainReport, ChainWitness, 
 from vox_mesh.model.retention.deleted_jobs import is_remainder
 from vox_mesh.oplog.archive.archived_log import ArchivedLog
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.audits.causal_audit import CausalAudit
 from vox_mesh.oplog.audits.grant_log_audit import GrantLogAudit
 from vox_mesh.oplog.audits.mail_audit import MailAudit
@@ -36,6 +35,7 @@ from vox_mesh.store.schema.schema import VERSION, check_schema
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.target import FileTarget
 
 _SQL: Final = named("oplog")
 _MAX_VERIFICATIONS: Final = 3
@@ -112,7 +112,7 @@ class LogVerification:
         self,
         node_id: str | None,
         heads: Sequence[RecordedHead],
-        archive: ArchiveTarget | None,
+        archive: FileTarget | None,
         since: LogCheckpoint | None = None,
     ) -> list[ChainReport]:
         """Recompute all chains, or one, and replay routes, grants and admissions. Return the reports.
@@ -153,7 +153,7 @@ class LogVerification:
         self,
         node_id: str | None,
         heads: Sequence[RecordedHead],
-        target: ArchiveTarget | None,
+        target: FileTarget | None,
         since: LogCheckpoint | None,
     ) -> _Verified:
         past = await self._past.compare(self._remembered())  # before the log is read, which only grows

@@ -17,11 +17,11 @@ from vox_mesh.oplog.archive.archived_log import ArchivedLog
 from vox_mesh.oplog.archive.deletion_ops import RecordedDeletion
 from vox_mesh.oplog.archive.deletion_plan import DeletionPlanner
 from vox_mesh.oplog.archive.segment_ops import LOST, RecordedSegment, SegmentOps
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
+from vox_mesh.store.targets.target import FileTarget
 
 if TYPE_CHECKING:
     from vox_mesh.runtime.services import MeshServices
@@ -56,7 +56,7 @@ Guard = Callable[[], Awaitable[Statement]]
 class LogDeletion:
     """Deletes for the owner, whose op says what may be missing; everyone else would report it as lost."""
 
-    def __init__(self, mesh: MeshServices, target: ArchiveTarget, guard: Guard) -> None:
+    def __init__(self, mesh: MeshServices, target: FileTarget, guard: Guard) -> None:
         self._mesh = mesh
         self._store = mesh.store
         self._target = target
@@ -157,7 +157,7 @@ class LogDeletion:
 
 
 async def delete_archived(
-    mesh: MeshServices, target: ArchiveTarget, older_than_ms: int, monotonic: Callable[[], float]
+    mesh: MeshServices, target: FileTarget, older_than_ms: int, monotonic: Callable[[], float]
 ) -> int:
     """Verify the log, delete archived entries at once, and return how many.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from vox_mesh.errors import (
     ArchiveFailed,
@@ -19,12 +19,12 @@ from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.oplog.archive.target import ArchiveTarget
 from vox_mesh.runtime.archive.deletion import LEASE_S, OFFICE, LogDeletion
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.targets.target import FileTarget
 
 if TYPE_CHECKING:
     from vox_mesh.runtime.services import MeshServices
@@ -43,6 +43,8 @@ _TURNS: Final = 24
 
 class ArchiveMaintenance:
     """Makes a pass when the last one is long enough ago. Every node with an archive runs it."""
+
+    name: ClassVar = "archive"
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class ArchiveMaintenance:
         self.fault = ""
         return done
 
-    async def _delete(self, target: ArchiveTarget) -> None:
+    async def _delete(self, target: FileTarget) -> None:
         """Delete what is archived and old, if the settings say so; only the owner's node does."""
         deletion = LogDeletion(self._mesh, target, self._guard)
         if self._settings.archive_keep is not None and await deletion.may_delete():

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from vox_mesh.errors import ArchiveFailed
-from vox_mesh.oplog.archive.aws_signature import Credentials, quoted_path, signed_headers
-from vox_mesh.oplog.archive.segment_file import blocks_of, file_digest
+from vox_mesh.store.targets.aws_signature import Credentials, quoted_path, signed_headers
+from vox_mesh.store.targets.content import blocks_of, file_digest
 
 if TYPE_CHECKING:
     import httpx
@@ -28,7 +28,9 @@ _STEP_TIMEOUT_S: Final = 30.0
 class S3Target:
     """The objects below a path of a service: `https://HOST/BUCKET/PREFIX`."""
 
-    def __init__(self, url: str, credentials: Credentials) -> None:
+    def __init__(self, url: str, credentials: Credentials, settings: str = "VOX_ARCHIVE") -> None:
+        """`settings` is how the names of the settings begin, for errors."""
+        self._settings = settings
         parts = urlsplit(url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.netloc
@@ -54,7 +56,7 @@ class S3Target:
     @asynccontextmanager
     async def get(self, name: str, size: int) -> AsyncIterator[Path]:
         """Download an object of this size to a temporary file."""
-        with tempfile.TemporaryDirectory(prefix="vox-mesh-archive-") as folder:
+        with tempfile.TemporaryDirectory(prefix="vox-mesh-") as folder:
             path = Path(folder) / name
             async with self._client() as client, self._deadline(name):
                 headers = self._headers("GET", name, _NO_CONTENT)
@@ -66,6 +68,28 @@ class S3Target:
                                 raise self._error(name, f"the object is larger than {size} bytes")
                             await asyncio.to_thread(file.write, block)
             yield path
+
+    async def read(self, name: str, limit: int) -> bytes | None:
+        """Return a small object; `None` if it is missing."""
+        async with self._client() as client, self._deadline(name):
+            headers = self._headers("GET", name, _NO_CONTENT)
+            async with client.stream("GET", self._url(name), headers=headers) as answer:
+                if answer.status_code == HTTPStatus.NOT_FOUND:
+                    return None
+                self._check(answer, name)
+                content = bytearray()
+                async for block in answer.aiter_raw():
+                    content += block
+                    if len(content) > limit:
+                        raise self._error(name, f"the object is larger than {limit} bytes")
+                return bytes(content)
+
+    async def remove(self, name: str) -> None:
+        """Delete an object."""
+        async with self._client() as client, self._deadline(name):
+            answer = await client.delete(self._url(name), headers=self._headers("DELETE", name, _NO_CONTENT))
+            if answer.status_code not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND):
+                self._check(answer, name)
 
     def _client(self) -> httpx.AsyncClient:
         import httpx  # imported late: it is large, and few commands archive
@@ -102,5 +126,6 @@ class S3Target:
     def _error(self, name: str, what: str) -> ArchiveFailed:
         return ArchiveFailed(
             f"{self}/{name}: {what}",
-            hint="check VOX_ARCHIVE_URL, VOX_ARCHIVE_KEY_ID, VOX_ARCHIVE_SECRET and VOX_ARCHIVE_REGION",
+            hint=f"check {self._settings}_URL, {self._settings}_KEY_ID, {self._settings}_SECRET and "
+            f"{self._settings}_REGION",
         )

@@ -1,0 +1,1 @@
+"""Scheduled backups: one node at a time copies the database to a folder or a bucket."""

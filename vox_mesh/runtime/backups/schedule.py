@@ -1,0 +1,141 @@
+"""The schedule of backups: a node's turns at making one for the whole mesh."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import ClassVar, Final
+
+from vox_mesh.errors import MeshError, StaleFence, StaleIncarnation, StoreClosed
+from vox_mesh.locks.leadership import Leadership
+from vox_mesh.locks.locks import Locks
+from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups, backup_name
+from vox_mesh.store.engine import Engine
+from vox_mesh.store.schema.backup import Backup, back_up
+from vox_mesh.store.script import new_key
+from vox_mesh.store.store import Store
+from vox_mesh.store.targets.content import file_digest
+
+_log = logging.getLogger(__name__)
+
+OFFICE: Final = "backups"
+"""The name of the leadership."""
+
+_LEASE_S: Final = 60.0
+_LOOKS: Final = 20
+"""How many times in an interval a node looks whether a backup is due."""
+_LONGEST_LOOK_S: Final = 300.0
+_UNIQUE: Final = 8
+
+
+class BackupSchedule:
+    """Makes a backup when the newest one is old enough. Every node runs it; one at a time makes one."""
+
+    name: ClassVar = "backups"
+
+    def __init__(
+        self,
+        node_id: str,
+        store: Store,
+        clock: MeshClock,
+        locks: Locks,
+        backups: StoredBackups,
+        *,
+        open_database: Callable[[], Awaitable[Engine]],
+        interval_s: float,
+        keep: int,
+        chance: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._backups = backups
+        self._open_database = open_database
+        self._keep = keep
+        self._chance = chance
+        self._leadership = Leadership(OFFICE, store, locks, clock, monotonic, log_level=logging.DEBUG)
+        self.interval_s = interval_s
+        self.newest_ms: int | None = None
+        """The time of the newest backup, as last seen; `None`: none was seen."""
+        self.failures = 0
+        """How often this process could not look, or make a backup."""
+
+    async def run(self) -> None:
+        """Take turns until cancelled."""
+        look_s = min(self.interval_s / _LOOKS, _LONGEST_LOOK_S)
+        while True:
+            await asyncio.sleep(look_s * (0.5 + self._chance()))
+            try:
+                await self.run_once()
+            except (StaleIncarnation, StoreClosed):
+                raise  # retrying is useless
+            except (MeshError, OSError) as error:
+                self.failures += 1
+                _log.warning("no backup made: %s", getattr(error, "line", error))
+
+    async def run_once(self) -> StoredBackup | None:
+        """Make a backup if one is due, and no other node makes one. Return it."""
+        if not self._clock.can_author or not await self._is_due():
+            return None
+        with suppress(StaleFence):
+            async with self._leading() as is_leader:
+                if is_leader and await self._is_due():  # another node may just have made one
+                    return await self._make()
+        return None
+
+    async def _is_due(self) -> bool:
+        stored = await self._backups.listed()
+        self.newest_ms = max((each.at_ms for each in stored), default=None)
+        return self.newest_ms is None or self._clock.now_ms - self.newest_ms >= self.interval_s * 1_000
+
+    async def _make(self) -> StoredBackup:
+        """Copy the database to a temporary file, and store it."""
+        at_ms = self._clock.now_ms
+        with tempfile.TemporaryDirectory(prefix="vox-mesh-backup-") as folder:
+            file = Path(folder) / "mesh.db"
+            made = await self._copy(file)
+            digest = await asyncio.to_thread(file_digest, file)
+            name = backup_name(at_ms, new_key()[:_UNIQUE])
+            backup = StoredBackup(name, at_ms, made.bytes, digest, self._node_id)
+            await self._refuse_unless_leading()
+            await self._backups.add(backup, file, self._keep)
+        self.newest_ms = at_ms
+        _log.info("backup made: name=%s bytes=%d rows=%d", name, made.bytes, made.rows)
+        return backup
+
+    async def _copy(self, file: Path) -> Backup:
+        """Copy the database over a connection of its own, so that the node's own calls do not wait."""
+        engine = await self._open_database()
+        try:
+            return await back_up(engine, file)
+        finally:
+            await engine.close()
+
+    async def _refuse_unless_leading(self) -> None:
+        if not await self._leadership.keep(_LEASE_S):
+            raise StaleFence
+
+    @asynccontextmanager
+    async def _leading(self) -> AsyncIterator[bool]:
+        """Lead while the body runs, if no other node leads; a backup may take longer than a lease."""
+        if not await self._leadership.keep(_LEASE_S):
+            yield False
+            return
+        renewing = asyncio.create_task(self._keep_leading())
+        try:
+            yield True
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            await self._leadership.resign()
+
+    async def _keep_leading(self) -> None:
+        while True:
+            await asyncio.sleep(_LEASE_S / 4)
+            with suppress(MeshError):
+                await self._leadership.keep(_LEASE_S)
