@@ -144,7 +144,9 @@ FIELDS: Final = {
     "archive_region": SettingField("VOX_ARCHIVE_REGION", _NAME, "us-east-1", "eu-central-1"),
     "backup_dir": SettingField("VOX_BACKUP_DIR", _PATH, None, "/mnt/backups"),
     "backup_url": SettingField("VOX_BACKUP_URL", _ADDRESS, None, "https://s3.example.com/bucket/backups"),
-    "backup_interval": SettingField("VOX_BACKUP_INTERVAL", _SECONDS, 86_400.0, "1d", 60, 31_536_000),
+    "backup_interval": SettingField(
+        "VOX_BACKUP_INTERVAL", _SECONDS, 86_400.0, "1d", 60, 31_536_000, is_plain=True
+    ),
     "backup_keep": SettingField("VOX_BACKUP_KEEP", _INTEGER, 7, "7", 1, 1_000),
     "backup_key_id": SettingField("VOX_BACKUP_KEY_ID", _TEXT, None, "AKIAIOSFODNN7EXAMPLE", most=256),
     "backup_secret": SettingField("VOX_BACKUP_SECRET", _SECRET, None, "wJalrXUtnFEMI..."),
