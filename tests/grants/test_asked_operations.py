@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 Do = Callable[[MeshNode], Awaitable[Any]]
 CRON: Final = ("0 3 * * *", {"kind": "notes", "lease": "5m", "priority": 3})
 NOT_ASKABLE: Final = {
-    *("AnswerJob", "RekeyNode"),
+    *("AnswerJob", "RekeyNode", "TrustScope"),
     *("AdmitNode", "AdmitAgent", "Grant", "Revoke", "SetStrict", "IssueAgentToken", "RevokeAgentToken"),
 }
 """Ops that need a grant, and that no agent can ask for."""

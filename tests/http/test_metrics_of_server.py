@@ -75,7 +75,9 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
             now = Scrape((await client.get("/metrics")).text)
     empty = {family.name for family in now.families if not family.samples}
     of_others = {"vox_wal_bytes", "vox_wal_held_bytes", "vox_bar_utilisation_ratio"}
-    assert empty == of_others, "these are of the file home, and of nodes with workers"
+    of_others |= {"vox_archive_pass_age_seconds", "vox_archive_bytes", "vox_archive_segments"}
+    of_others |= {"vox_backup_interval_seconds", "vox_backup_age_seconds"}
+    assert empty == of_others, "these are of the file home, and of nodes with workers, archives or backups"
     assert document(now) == {**described(), "vox_bar_utilisation_ratio": ("gauge", set())}
     assert now.get("vox_replica_state", state="in_touch") == 1
     assert now.get("vox_replica_lag_seconds") == 0

@@ -21,7 +21,7 @@ from vox_mesh.settings.secrets import SECRET_VARIABLES
 _PROPERTIES = ("backend", "file_path", "is_database_elsewhere")
 _LEFT = (
     *("VOX_DB_URL", "VOX_MESH_CONTROL_ADDR", "VOX_MESH_NODE", "VOX_MESH_BIND", "VOX_ARCHIVE_URL"),
-    "VOX_BACKUP_URL",
+    *("VOX_BACKUP_URL", "VOX_DB_URLS"),
     *SECRET_VARIABLES,
 )
 _TEXTS = st.one_of(
