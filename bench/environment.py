@@ -12,7 +12,9 @@ from bench.measure import Call, Pace, alternate, blocking_median_us, blocking_ra
 from bench.raw import raw_file, raw_socket
 from tools.homes import MEMORY, HomeCase
 from tools.sqld import Server
-from vox_mesh import Script, Store, open_store
+from vox_mesh import Mesh, Script, Settings, Store, open_store
+from vox_mesh.cli.hosts.agent_identity import give_identity
+from vox_mesh.nodes.agent_token_file import find_agent_token
 
 Rounds = dict[str, list[float]]
 """What each side reached, round by round."""
@@ -91,3 +93,16 @@ def writing(store: Store, script: Callable[[], Script]) -> Call:
 def reading(store: Store, *, fresh: bool = False) -> Call:
     """A caller's read of one row."""
     return lambda: store.read(workload.SELECT, workload.FIRST, fresh=fresh)
+
+
+async def give_token(settings: Settings, agent: str) -> str:
+    """Give an agent of a new mesh what a setup gives it: a key, a grant and a token, which is returned.
+
+    Call it before a node is up.
+    """
+    async with Mesh.open_command(settings) as mesh:
+        await mesh.roles.initialise()
+        await give_identity(mesh, settings.home_dir, agent)
+    token = find_agent_token(settings.home_dir, agent)
+    assert token is not None, "it was just issued"
+    return token

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
-from bench.environment import BenchEnvironment
+from bench.environment import BenchEnvironment, Rounds, give_token
 from bench.figures import Figure, Of, at_most
 from bench.lines.service import up_node
+from bench.measure import p99
+from bench.programs.hook_host import HookHost, run_bare_interpreter, woken_at
 from bench.programs.http_wire import HttpWire
-from vox_mesh.hosts.hooks.script import SCRIPT
-from vox_mesh.nodes.node_sockets import FILE
-from vox_mesh.store.slots import folder_of_slot
+from tools import homes
+from tools.sqld import free_port
+from vox_mesh import Mesh
+from vox_mesh.nodes.node_sockets import find_served_socket
 
 _EDITS: Final = 400
 _RUNS: Final = 60
-_MAILS: Final = 40
-_QUICK: Final = 4  # times fewer of each, for a short look
+_MAILS: Final = 30
+_QUICK: Final = 5  # times fewer of each, for a short look
 _AGENT: Final = "bench"
-_SETTINGS: Final = {"VOX_MESH_ENABLED": "1", "VOX_MESH_RATE_LIMIT": "100000"}
+_TEXT: Final = "wake up"
+_IDLE_S: Final = 0.5
+"""Until a waiter waits: it has started, and the node has looked for mail."""
+
 _HTTP_P50_MS: Final = 15.0
 _HTTP_P99_MS: Final = 50.0
 _SCRIPT_MS: Final = 80.0
@@ -35,134 +40,138 @@ _WAKE_MS: Final = 100.0
 
 
 async def hooks(environment: BenchEnvironment) -> list[Figure]:
-    """Measure hooks of an agent that edits files of its own, next to requests that do nothing."""
+    """Measure the handlers that are installed for Claude Code, of an agent with a token."""
     divisor = 1 if environment.pace.settled else _QUICK
-    folder = environment.folder / "hooks"
-    home = folder / ".vox"
-    figures: dict[str, list[float]] = {}
-    async with up_node(folder, {**_SETTINGS, "VOX_MESH_HOME": str(home)}):
-        socket = folder_of_slot(home, "1") / FILE
-        await asyncio.to_thread((folder / ".git").mkdir)
+    settings = homes.FILE.settings(
+        environment.folder, None, http=True, bind=f"127.0.0.1:{free_port()}", rate_limit="100000"
+    )
+    project = environment.folder / "project"
+    token = await give_token(settings, _AGENT)
+    async with up_node(project, homes.environment(settings)), Mesh.open_command(settings) as mesh:
+        (project / ".git").mkdir()
+        rounds = _HookRounds(HookHost(project, settings.home_dir, _AGENT, f"http://{settings.bind}"), token)
         for number in range(environment.pace.few_rounds):
-            async with HttpWire.to_socket(socket, _AGENT) as wire:
-                await _edits(wire, folder, number, _EDITS // divisor, figures)
-            await _script(home, folder, _RUNS // divisor, figures)
-            await _wakes(socket, folder, _MAILS // divisor, figures)
-    return _figures(figures)
+            await rounds.edit_over_http(number, _EDITS // divisor, f"http://{settings.bind}")
+            await rounds.edit_by_script(_RUNS // divisor)
+            await rounds.wake(mesh, settings.home_dir, _MAILS // divisor)
+    return _figures(rounds.found)
 
 
-async def _edits(
-    wire: HttpWire, folder: Path, number: int, count: int, figures: dict[str, list[float]]
-) -> None:
-    """Edit files again and again: the first edit of each acquires its lock, the next find it held."""
+class _HookRounds:
+    """Measures the handlers of a host; each call is a round."""
 
-    async def edit(at: int) -> None:
-        body = orjson.dumps(_event(folder, f"src/{number}-{at % max(1, count // 8)}.py"))
-        answer = await wire.ask("POST", "/v1/hooks/claude?auto=true", body)
-        if answer.status != HTTPStatus.OK or answer.body != b"{}":
-            raise RuntimeError(f"an edit was answered with {answer.status}: {answer.body.decode()}")
+    def __init__(self, host: HookHost, token: str) -> None:
+        self._host = host
+        self._token = token
+        self.found: Rounds = defaultdict(list)
 
-    took = sorted([await _timed(partial(edit, at)) for at in range(count)])
-    figures.setdefault("p50", []).append(statistics.median(took))
-    figures.setdefault("p99", []).append(took[int(len(took) * 0.99)])
-    bare = [await _timed(lambda: wire.ask("GET", "/livez")) for _ in range(count)]
-    figures.setdefault("bare", []).append(statistics.median(bare))
+    async def edit_over_http(self, number: int, count: int, url: str) -> None:
+        """Edit files again and again: the first edit of each acquires its lock, the next find it held."""
 
-
-async def _script(home: Path, folder: Path, count: int, figures: dict[str, list[float]]) -> None:
-    raw = orjson.dumps(_event(folder, "src/script.py"))
-    arguments = ("claude", "--home", str(home), "--project", str(folder), "--auto")
-    sides = {"script": (str(SCRIPT), *arguments), "python": ("-c", "pass")}
-    took: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(count):
-        for name, words in sides.items():
-            began = perf_counter()
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-IS", *words),
-                env={"VOX_AGENT_ID": _AGENT},
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
+        async def edit(at: int) -> None:
+            answer = await self._host.edit_over_http(
+                f"src/{number}-{at % max(1, count // 8)}.py", self._token
             )
-            out, _ = await process.communicate(raw)
-            took[name].append((perf_counter() - began) * 1e3)
-            if name == "script" and out.strip() != b"{}":
-                raise RuntimeError(f"the script printed {out.decode()}")
-    for name, each in took.items():
-        figures.setdefault(name, []).append(statistics.median(each))
+            if answer.status != HTTPStatus.OK or answer.body != b"{}":
+                raise RuntimeError(f"an edit was answered with {answer.status}: {answer.body.decode()}")
 
+        async def bare(_: int) -> None:
+            async with HttpWire.to_url(url, self._token) as wire:
+                await wire.ask("GET", "/livez")
 
-async def _wakes(socket: Path, folder: Path, count: int, figures: dict[str, list[float]]) -> None:
-    """Send mail to an agent that waits; the time is from the answer to the sender to that of the waiter."""
-    stop = orjson.dumps({"hook_event_name": "Stop", "session_id": "bench", "cwd": str(folder)})
-    took: list[float] = []
-    async with HttpWire.to_socket(socket, "idle") as waiter, HttpWire.to_socket(socket, "sender") as sender:
-        for _ in range(count):
-            woken = asyncio.create_task(_woken(waiter, stop))
-            await asyncio.sleep(0.02)  # until it waits
-            body = orjson.dumps({"to": "idle", "payload": "wake up", "sender": "sender"})
-            answer = await sender.ask("POST", "/v1/messages", body)
-            sent = perf_counter()
+        took = [await _timed(edit, at) for at in range(count)]
+        self.found["p50"].append(statistics.median(took))
+        self.found["p99"].append(p99(took))
+        self.found["bare"].append(statistics.median([await _timed(bare, at) for at in range(count)]))
+
+    async def edit_by_script(self, count: int) -> None:
+        """Run the script and an interpreter that does nothing in turn."""
+        costs = [
+            (
+                await asyncio.to_thread(self._host.edit_by_command, "src/script.py"),
+                await asyncio.to_thread(run_bare_interpreter),
+            )
+            for _ in range(count)
+        ]
+        for name, at in (("script", 0), ("python", 1)):
+            self.found[name].append(statistics.median(each[at].wall_ms for each in costs))
+            self.found[f"{name}-cpu"].append(statistics.median(each[at].cpu_ms for each in costs))
+
+    async def wake(self, mesh: Mesh, home: Path, count: int) -> None:
+        """Send mail while the waiter waits: from this process, and by the node that the waiter asks.
+
+        The first time is from the return of the commit to the end of the waiter's process, the second one
+        from the request, of which the commit is a part.
+        """
+        socket = find_served_socket(home)
+        assert socket is not None, "the node is up"
+
+        async def by_node() -> None:
+            body = orjson.dumps({"to": _AGENT, "payload": _TEXT, "sender": "sender"})
+            answer = await wire.ask("POST", "/v1/messages", body)
             if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
                 raise RuntimeError(f"a message was answered with {answer.status}: {answer.body.decode()}")
-            took.append(max(0.0, await woken - sent) * 1e3)
-    figures.setdefault("wake", []).append(statistics.median(took))
+
+        async def by_process() -> None:
+            await mesh.messages.send(_AGENT, _TEXT, sender="sender")
+
+        from_commit, from_request = [], []
+        async with HttpWire.to_socket(socket, "sender") as wire:
+            for _ in range(count):
+                _, committed, ended = await self._woken(by_process)
+                from_commit.append((ended - committed) * 1e3)
+                began, _, ended = await self._woken(by_node)
+                from_request.append((ended - began) * 1e3)
+                await _read_mail(mesh)
+        self.found["wake"].append(statistics.median(from_commit))
+        self.found["wake-node"].append(statistics.median(from_request))
+
+    async def _woken(self, send: Callable[[], Awaitable[None]]) -> tuple[float, float, float]:
+        """Return when a message was begun to be sent, when it was sent, and when the waiter had ended."""
+        waiter = self._host.start_waiter()
+        ending = asyncio.create_task(asyncio.to_thread(woken_at, waiter, _TEXT))
+        try:
+            await asyncio.sleep(_IDLE_S)
+            began = perf_counter()
+            await send()
+            sent = perf_counter()
+            return began, sent, await ending
+        finally:
+            if waiter.poll() is None:
+                waiter.kill()
 
 
-async def _woken(waiter: HttpWire, stop: bytes) -> float:
-    answer = await waiter.ask("POST", "/v1/hooks/claude/wait?timeout=30s", stop)
-    if b"wake up" not in answer.body:
-        raise RuntimeError(f"the waiter was answered with {answer.status}: {answer.body.decode()}")
-    return perf_counter()
+async def _read_mail(mesh: Mesh) -> None:
+    """Acknowledge what has woken the agent."""
+    left = 2
+    async for message in mesh.messages.receive(_AGENT):
+        await mesh.messages.ack(message)
+        left -= 1
+        if not left:
+            return
 
 
-def _event(folder: Path, path: str) -> dict[str, Any]:
-    return {
-        "session_id": "bench",
-        "cwd": str(folder),
-        "hook_event_name": "PreToolUse",
-        "tool_name": "Edit",
-        "tool_input": {"file_path": str(folder / path), "old_string": "a", "new_string": "b"},
-    }
+def _figures(found: Rounds) -> list[Figure]:
+    edit = "file, a hook before an edit over TCP, with the token of an agent"
+    script = "file, a hook before an edit by the installed command"
+    bare = "an interpreter that does nothing"
+    wake = "to the end of the process that waits for its receiver, p50"
 
+    def figure(name: str, what: str, ours: str, raw: str, limit_ms: float | None) -> Figure:
+        target = None if limit_ms is None else at_most(limit_ms, Of.OURS)
+        return Figure(f"hook-{name}", what, "ms", found[ours], found[raw] if raw else (), target)
 
-def _figures(found: dict[str, list[float]]) -> list[Figure]:
-    edit = "file, a hook before an edit over the socket of a node"
     return [
-        Figure(
-            "hook-edit-p50",
-            f"{edit} / a request that does nothing, p50",
-            "ms",
-            found["p50"],
-            found["bare"],
-            at_most(_HTTP_P50_MS, Of.OURS),
-        ),
-        Figure(
-            "hook-edit-p99",
-            f"{edit} / a request that does nothing, p99 / p50",
-            "ms",
-            found["p99"],
-            found["bare"],
-            at_most(_HTTP_P99_MS, Of.OURS),
-        ),
-        Figure(
-            "hook-script",
-            "file, a hook before an edit by the script / an interpreter that does nothing, p50",
-            "ms",
-            found["script"],
-            found["python"],
-            at_most(_SCRIPT_MS, Of.OURS),
-        ),
-        Figure(
-            "hook-wake",
-            "file, from a message that is stored to the answer of the waiter of its receiver, p50",
-            "ms",
-            found["wake"],
-            target=at_most(_WAKE_MS, Of.OURS),
-        ),
+        figure("edit-p50", f"{edit} / a request that does nothing, p50", "p50", "bare", _HTTP_P50_MS),
+        figure("edit-p99", f"{edit} / a request that does nothing, p99 / p50", "p99", "bare", _HTTP_P99_MS),
+        figure("script", f"{script} / {bare}, p50", "script", "python", _SCRIPT_MS),
+        figure("script-cpu", f"{script} / {bare}, processor time, p50", "script-cpu", "python-cpu", None),
+        figure("wake", f"file, from the commit of a message in another process {wake}", "wake", "", _WAKE_MS),
+        figure("wake-node", f"file, from a request to send a message {wake}", "wake-node", "", _WAKE_MS),
     ]
 
 
-async def _timed(work: Callable[[], Awaitable[object]]) -> float:
+async def _timed(work: Callable[[int], Awaitable[None]], at: int) -> float:
     began = perf_counter()
-    await work()
+    await work(at)
     return (perf_counter() - began) * 1e3

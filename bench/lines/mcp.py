@@ -13,10 +13,10 @@ from bench.environment import BenchEnvironment
 from bench.figures import Figure, Of, at_most
 from bench.measure import alternate, median_us
 from bench.programs.http_wire import HttpWire
-from bench.programs.mcp_node import ECHO
+from bench.programs.mcp_node import AGENT, ECHO
 from bench.programs.subprocess_driver import node_settings, start_program
-from vox_mesh.nodes.node_sockets import FILE
-from vox_mesh.store.slots import slots
+from tools.sqld import free_port
+from vox_mesh.nodes.agent_token_file import find_agent_token
 
 _REVISION: Final = "2026-07-28"
 _META: Final = {
@@ -61,13 +61,14 @@ class _Host:
 
 
 async def tools(environment: BenchEnvironment) -> list[Figure]:
-    """A free lock by MCP in a file, next to a tool that answers at once."""
-    folder = environment.folder / "mcp"
+    """A free lock by MCP in a file, next to a tool that answers at once; both with the token of an agent."""
+    folder, bind = environment.folder / "mcp", f"127.0.0.1:{free_port()}"
     seconds = max(environment.pace.seconds, _LEAST_S)
-    async with start_program("programs.mcp_node", folder) as node:
+    async with start_program("programs.mcp_node", folder, bind) as node:
         await node.ready()
-        (slot,) = slots(node_settings(folder, None).home_dir)
-        async with HttpWire.to_socket(slot / FILE, "bench") as wire:
+        token = find_agent_token(node_settings(folder, None).home_dir, AGENT)
+        assert token is not None, "the node has issued it"
+        async with HttpWire.to_url(f"http://{bind}", token) as wire:
             host = _Host(wire)
             found = await alternate(
                 {tool: partial(host.median_ms, tool, seconds) for tool in (ECHO, "lock")},
@@ -75,5 +76,5 @@ async def tools(environment: BenchEnvironment) -> list[Figure]:
             )
     over = [lock - echo for lock, echo in zip(found["lock"], found[ECHO], strict=True)]
     notes = {"echo_ms": min(found[ECHO]), "lock_ms": min(found["lock"])}
-    what = "a free lock by MCP, over a tool that does nothing, p50"
+    what = "file, a free lock by MCP with the token of an agent, over a tool that only echoes, p50"
     return [Figure("mcp-lock", what, "ms", over, target=at_most(_OVER_ECHO_MS, Of.OURS), notes=notes)]

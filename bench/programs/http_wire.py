@@ -27,16 +27,16 @@ class WireAnswer(NamedTuple):
 class HttpWire:
     """One connection to a service."""
 
-    def __init__(self, connect: Connect, headers: str) -> None:
+    def __init__(self, connect: Connect, headers: str, host: str = "localhost") -> None:
         self._connect = connect
-        self._head = f" HTTP/1.1\r\nHost: bench\r\n{headers}\r\n"
+        self._head = f" HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n"
 
     @classmethod
     def to_url(cls, url: str, token: str) -> Self:
         """Return a connection to an address, with a token."""
         parts = urlsplit(url)
         connect = partial(asyncio.open_connection, parts.hostname or "", parts.port or 80)
-        return cls(connect, f"Authorization: Bearer {token}")
+        return cls(connect, f"Authorization: Bearer {token}", parts.netloc)
 
     @classmethod
     def to_socket(cls, path: Path, agent: str) -> Self:

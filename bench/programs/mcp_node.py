@@ -10,11 +10,14 @@ from typing import Final
 
 from mcp_types import CallToolRequestParams, CallToolResult, TextContent, Tool
 
+from bench.environment import give_token
 from bench.programs.subprocess_driver import node_settings
 from vox_mesh import Mesh, Settings, run
 from vox_mesh.hosts.mcp.server import PARTS, ExtraTool, RequestContext, ServerSetup
 
 ECHO: Final = "echo"
+AGENT: Final = "bench"
+"""The agent whose token is in the home of the node."""
 
 
 async def _echo(_: RequestContext, params: CallToolRequestParams) -> CallToolResult:
@@ -28,6 +31,7 @@ def _add_echo(setup: ServerSetup) -> None:
 
 async def _serve(settings: Settings) -> None:
     PARTS.append(_add_echo)
+    await give_token(settings, AGENT)
     async with Mesh.open(settings):
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -36,4 +40,6 @@ async def _serve(settings: Settings) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    run(_serve(node_settings(parser.parse_args().folder, None, http="1", rate_limit="100000")))
+    parser.add_argument("bind")
+    given = parser.parse_args()
+    run(_serve(node_settings(given.folder, None, http="1", bind=given.bind, rate_limit="100000")))
