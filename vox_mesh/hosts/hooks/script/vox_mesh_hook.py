@@ -385,6 +385,7 @@ def wait(given: HookArguments, raw: bytes) -> str:
 
     if os.environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk-"):
         return ""  # no person waits there, and `claude -p` would end only after the waiter
+    parsed(b"{}")  # imports JSON before the wait: mail wakes the agent sooner
     parent, ends_at = os.getppid(), time.monotonic() + MAX_WAITED_S
     while time.monotonic() < ends_at and os.getppid() == parent:
         try:
