@@ -30,6 +30,18 @@ def test_a_strict_hook_is_a_command_since_http_fails_open() -> None:
     assert "http://" not in HOSTS["claude"].put(None, plan)
 
 
+def test_a_strict_hook_that_ends_without_an_answer_denies_edits_and_commits_only() -> None:
+    hooks = json.loads(HOSTS["claude"].put(None, replace(_PLAN, strict=True)))["hooks"]
+    blocking = {
+        (event, group.get("matcher"))
+        for event, groups in hooks.items()
+        for group in groups
+        if group["hooks"][0].get("onFailure") == "block"
+    }
+    assert blocking == {("PreToolUse", group["matcher"]) for group in hooks["PreToolUse"]}
+    assert "onFailure" not in HOSTS["claude"].put(None, _PLAN)
+
+
 def test_only_the_waiter_at_stop_runs_in_the_background() -> None:
     hooks = json.loads(HOSTS["claude"].put(None, _PLAN))["hooks"]
     waking = {

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.setup.jsonc import DOCUMENTS
+from vox_mesh.hosts.hooks.script.vox_mesh_hook import BEFORE
 from vox_mesh.hosts.setup.documents.errors import DocumentRefused
 from vox_mesh.hosts.setup.documents.json_document import JsonDocument
-from vox_mesh.hosts.setup.hook_plan import HookPlan
+from vox_mesh.hosts.setup.hook_plan import MISSING_SCRIPT, HookPlan
+from vox_mesh.hosts.setup.hook_verdict import HookResult, verdict_on
 from vox_mesh.hosts.setup.hosts.host import HookHost
 from vox_mesh.hosts.setup.registry import HOSTS
 
@@ -76,14 +78,33 @@ def test_a_handler_without_its_script_or_interpreter_answers_with_json_and_0(
     plan = HookPlan(host.name, tmp_path, python)
     for call in host.calls(host.put(None, plan)):
         if "--wait" not in call.command:
-            assert _run(call.command).returncode == 0
-            assert isinstance(json.loads(_run(call.command).stdout), dict)
-    strict = host.calls(host.put(None, replace(plan, strict=True)))
-    assert {_run(call.command).returncode for call in strict if "|| exit 2" in call.command} == {2}
+            assert not _is_denied(_answer(call.command))
 
 
-def _run(command: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["/bin/sh", "-c", command], input=b"{}", capture_output=True, timeout=60)
+@pytest.mark.parametrize("missing", ["script", "interpreter"])
+def test_a_strict_handler_without_its_script_or_interpreter_denies_in_the_form_of_its_host(
+    host: HookHost, missing: str, tmp_path: Path
+) -> None:
+    python = sys.executable if missing == "script" else str(tmp_path / "python3")
+    installed = host.calls(host.put(None, HookPlan(host.name, tmp_path, python, strict=True)))
+    calls = [call for call in installed if "--wait" not in call.command]
+    denied = {call.event for call in calls if _is_denied(_answer(call.command))}
+    # The plugin of opencode runs one command, and stops nothing but what is about to be done.
+    before = {call.event for call in calls if call.event in BEFORE or host.name == "opencode"}
+    assert denied == before != set()
+
+
+def _answer(command: str) -> dict[str, Any]:
+    ended = subprocess.run(["/bin/sh", "-c", command], input=b"{}", capture_output=True, timeout=60)
+    assert ended.returncode == 0
+    found = json.loads(ended.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def _is_denied(answer: dict[str, Any]) -> bool:
+    verdict = verdict_on("before_edit", answer, is_node_up=False)
+    return verdict.result is HookResult.DENIED and verdict.text == MISSING_SCRIPT
 
 
 def test_what_the_user_changes_meanwhile_stays() -> None:

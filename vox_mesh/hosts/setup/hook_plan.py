@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
+
+from vox_mesh.hosts.hooks.script.vox_mesh_hook import denial
 
 SCRIPT: Final = "vox_mesh_hook.py"
 """The name of the script that hosts call; handlers that name it are ours."""
@@ -70,12 +73,11 @@ class HookPlan:
     def command(self, *, may_deny: bool = False, without: str = "{}") -> str:
         """Return the command line of a handler.
 
-        `without` is the answer if the script is gone: Python would end with 2, which hosts take for a denial.
-        With `may_deny`, a strict hook denies then.
+        `without` is the answer if the script or its interpreter is gone: Python would end with 2, which hosts
+        take for a denial without a reason. With `may_deny`, a strict hook denies then.
         """
-        if may_deny and self.strict:
-            return f"{self._call} || exit 2"
-        return f"{self._call} || echo {shlex.quote(without)}"
+        answer = json.dumps(denial(self.host, MISSING_SCRIPT)) if may_deny and self.strict else without
+        return f"{self._call} || echo {shlex.quote(answer)}"
 
     def waiter(self) -> str:
         """Return the command line of the waiter, which ends with 2 if there is mail."""

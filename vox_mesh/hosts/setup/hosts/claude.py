@@ -31,7 +31,9 @@ def _handlers(plan: HookPlan) -> Sequence[HookHandler]:
 
 def _command(plan: HookPlan, *, may_deny: bool = False) -> Mapping[str, Any]:
     command = plan.command(may_deny=may_deny, without=json.dumps({"systemMessage": MISSING_SCRIPT}))
-    return {"type": "command", "command": command, "timeout": TIMEOUT_S}
+    # Without it, the action goes on after a timeout. Versions before 2.1.295 ignore it.
+    strict = {"onFailure": "block"} if may_deny and plan.strict else {}
+    return {"type": "command", "command": command, "timeout": TIMEOUT_S, **strict}
 
 
 def _waiter(plan: HookPlan) -> Mapping[str, Any]:
