@@ -67,11 +67,10 @@ class _HookRounds:
 
     async def edit_over_http(self, number: int, count: int, url: str) -> None:
         """Edit files again and again: the first edit of each acquires its lock, the next find it held."""
+        events = [self._host.edit_of(f"src/{number}-{each}.py") for each in range(max(1, count // 8))]
 
         async def edit(at: int) -> None:
-            answer = await self._host.edit_over_http(
-                f"src/{number}-{at % max(1, count // 8)}.py", self._token
-            )
+            answer = await self._host.ask_over_http(events[at % len(events)], self._token)
             if answer.status != HTTPStatus.OK or answer.body != b"{}":
                 raise RuntimeError(f"an edit was answered with {answer.status}: {answer.body.decode()}")
 
@@ -86,9 +85,10 @@ class _HookRounds:
 
     async def edit_by_script(self, count: int) -> None:
         """Run the script and an interpreter that does nothing in turn."""
+        event = self._host.edit_of("src/script.py")
         costs = [
             (
-                await asyncio.to_thread(self._host.edit_by_command, "src/script.py"),
+                await asyncio.to_thread(self._host.ask_by_command, event),
                 await asyncio.to_thread(run_bare_interpreter),
             )
             for _ in range(count)

@@ -27,7 +27,7 @@ _WAKING: Final = 2
 
 
 class ProcessCost(NamedTuple):
-    """What a process took from start to end, with those that it started."""
+    """What a process and its children took from start to end."""
 
     wall_ms: float
     cpu_ms: float
@@ -46,16 +46,19 @@ class HookHost:
             CLAUDE.calls(CLAUDE.put(None, plan)) for plan in (by_command, over_http)
         )
 
-    async def edit_over_http(self, path: str, token: str) -> WireAnswer:
-        """Ask the node before an edit, with the token of the agent and on a new connection."""
-        parts = urlsplit(_edit_of(self._urls).url)
-        async with HttpWire.to_url(f"http://{parts.netloc}", token) as wire:
-            return await wire.ask("POST", f"{parts.path}?{parts.query}", self._event("before_edit", path))
+    def edit_of(self, path: str) -> bytes:
+        """Return the event before an edit of a file."""
+        return self._event("before_edit", path)
 
-    def edit_by_command(self, path: str) -> ProcessCost:
+    async def ask_over_http(self, event: bytes, token: str) -> WireAnswer:
+        """Ask the node before an edit, with the token of the agent and on a new connection."""
+        parts = urlsplit(_before_edit(self._urls).url)
+        async with HttpWire.to_url(f"http://{parts.netloc}", token) as wire:
+            return await wire.ask("POST", f"{parts.path}?{parts.query}", event)
+
+    def ask_by_command(self, event: bytes) -> ProcessCost:
         """Run the command before an edit to its end. No other process may end meanwhile."""
-        command = _edit_of(self._commands).command
-        return _run([_SHELL, "-c", command], self._event("before_edit", path), b"{}")
+        return _run([_SHELL, "-c", _before_edit(self._commands).command], event, b"{}")
 
     def start_waiter(self) -> subprocess.Popen[bytes]:
         """Start the command that waits for mail after a stop."""
@@ -92,7 +95,7 @@ def run_bare_interpreter() -> ProcessCost:
     return _run([_SHELL, "-c", " ".join((interpreter(), *_BARE))], b"", b"")
 
 
-def _edit_of(calls: list[HookCall]) -> HookCall:
+def _before_edit(calls: list[HookCall]) -> HookCall:
     return next(each for each in calls if each.event == "PreToolUse")
 
 
