@@ -39,11 +39,13 @@ from typing import Any
 
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
+from vox_mesh.sync.typed_jobs import BlockingJobDecorator
 '''
 _OURS: Final = {
     "AbstractAsyncContextManager": "AbstractContextManager",
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
+    "JobDecorator": "BlockingJobDecorator",
 }
 _MARKS: Final = {"property": "property", "cached_property": "property", "staticmethod": "staticmethod"}
 _FUNCTIONS: Final = """
@@ -53,6 +55,22 @@ def timeout(seconds: Duration | None) -> AbstractContextManager[None]: ...
 _DEPRECATED: Final = """
 Town = MeshHarness
 TownClock = ManualClock
+"""
+_APP: Final = """
+class MeshApp:
+    handlers: HandlerSet
+    def job(
+        self,
+        kind: str,
+        *,
+        concurrency: int | None = ...,
+        max_running: int | None = ...,
+        **options: Unpack[JobOptions]
+    ) -> BlockingJobDecorator: ...
+    def open(
+        self, settings: Settings | None = ..., dependencies: Dependencies | None = ...
+    ) -> AbstractContextManager[MeshNode]: ...
+    def using(self, mesh: Mesh) -> AbstractContextManager[None]: ...
 """
 _OPENING: Final = """
     @staticmethod
@@ -225,7 +243,7 @@ class Stub:
         ours = {kind.__name__ for kind in self.classes}
         imports = [each for each in sorted(self.imports) if each.split()[-1] not in ours]
         classes = (text for text in self.classes.values() if text)
-        return "\n".join((_HEAD, *imports, _FUNCTIONS, *classes, _DEPRECATED))
+        return "\n".join((_HEAD, *imports, _FUNCTIONS, *classes, _APP, _DEPRECATED))
 
 
 def _is_left_out(node: Any) -> bool:
