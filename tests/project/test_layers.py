@@ -41,6 +41,7 @@ _LAYERS: Final = (
     "mesh",
     "app",
     "",
+    "integrations",
     "cli",
     "sync",
     "testing",
