@@ -52,6 +52,9 @@ hypothesis.settings.load_profile("vox-mesh")
 def pytest_configure() -> None:
     """Draw the seed before the workers start, so that they inherit it."""
     seed_of_run()
+    signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # started by `nohup`, all programs would inherit that it is ignored
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -25,6 +25,9 @@ _MAX_FAILED_AGAIN: Final = 3
 _FAILED: Final = 1
 """What pytest exits with when tests failed."""
 
+_STUCK: Final = 124
+_MAX_RUN_S: Final = 3_000.0  # a test that its own deadline does not end must not keep the gate open
+
 _ALL: Final = ("--numprocesses", "4", "--dist", "worksteal")
 _ALONE: Final = ("--last-failed", "--last-failed-no-failures", "none", "--maxfail", str(_MAX_FAILED_AGAIN))
 
@@ -75,7 +78,11 @@ def faults_of(retried: Sequence[str], first: Mapping[str, Outcome]) -> list[str]
 
 def _pytest(report: Path, *options: str) -> tuple[int, dict[str, Outcome]]:
     command = (sys.executable, "-m", "pytest", *options, f"--junitxml={report}")
-    status = subprocess.run(command, check=False).returncode
+    try:
+        status = subprocess.run(command, check=False, timeout=_MAX_RUN_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"gate: the tests did not end within {_MAX_RUN_S:g} s")
+        status = _STUCK
     return status, read_report(report) if report.exists() else {}
 
 

@@ -23,7 +23,12 @@ _NAMES: Final = {
     *("ack_within", "backoff", "delay", "duration", "grace", "lease", "patience", "retry_in", "timeout"),
     *("ttl", "wait"),
 }
-_INTERNAL: Final = {"Store", "Leadership", "LockSessions"}  # each takes seconds that the mesh has computed
+_INTERNAL: Final = {
+    "Store",
+    "Leadership",
+    "LockSessions",
+    "Claims",
+}  # each takes seconds that the mesh has computed
 _FORMS: Final = (90, 90.0, "90", "90s", "1m30s", "PT1M30S", timedelta(seconds=90))
 _NOTE: Final = OpKind("test.note")
 

@@ -69,6 +69,17 @@ async def test_what_was_written_is_there_after_reopening(tmp_path: Path) -> None
         assert (await store.read(f"SELECT a FROM {table}")).value == "x"
 
 
+async def test_opening_a_file_that_others_have_open_writes_nothing_to_it(tmp_path: Path) -> None:
+    settings = FILE.settings(tmp_path, None)
+    assert settings.db_path is not None
+    async with await open_store(settings) as store, await open_store(settings):
+        await make_table(store)
+        with closing(sqlite3.connect(settings.db_path)) as watching:
+            before = watching.execute("PRAGMA data_version").fetchone()
+            async with await open_store(settings):
+                assert watching.execute("PRAGMA data_version").fetchone() == before
+
+
 def _replica_by_mark(path: Path) -> Path:
     Path(f"{path}.mark").touch()
     return path

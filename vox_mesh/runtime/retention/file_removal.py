@@ -85,7 +85,7 @@ class FileRemoval:
         if not self._clock.can_author or not await self._features.is_known_to_all(ARTIFACTS_KNOWN):
             return 0
         hashes = await self._unneeded()
-        stamps = await asyncio.to_thread(self._stamps, hashes)
+        stamps = await asyncio.to_thread(self._stamps, hashes) if hashes else {}
         await self._end_removals([each for each in hashes if each not in stamps])
         self._mark(stamps)
         removed = await self._remove_ripe()

@@ -35,10 +35,12 @@ _OPEN_TIMEOUT_S: Final = 10.0
 _MIN_HEAD_START_SCRIPTS: Final = 8  # enough callers to keep the loop busy while their scripts are written
 _MAX_HEAD_START_S: Final = 0.001
 _PRAGMAS: Final = (
-    "auto_vacuum = INCREMENTAL",  # first: it counts for a file that is empty
     "journal_mode = WAL",
     "synchronous = FULL",
     "journal_size_limit = 16777216",
+)
+_OF_EMPTY_FILE: Final = (
+    "PRAGMA auto_vacuum = INCREMENTAL"  # elsewhere it would write to the file at each opening
 )
 _DATA_VERSION: Final = "PRAGMA data_version"
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
@@ -306,6 +308,8 @@ def _open_file(path: Path) -> _Opened:
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             writing = cleanup.enter_context(closing(_connect(path)))
+            if not path.stat().st_size:
+                writing.execute(_OF_EMPTY_FILE)
             for pragma in _PRAGMAS:
                 writing.execute(f"PRAGMA {pragma}")
         reading = _open_reading(path)
