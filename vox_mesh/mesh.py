@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vox_mesh.oplog.step_memory import StepMemory
     from vox_mesh.oplog.witness import RememberedStore
     from vox_mesh.settings import Settings
+    from vox_mesh.store.targets.target import FileTarget
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Mesh(MeshServices):
             message_retention_s=settings.message_retention,
             scopes=() if settings.directory is None else settings.directory.names,
         )
+        mesh.find_archive = lambda: _find_archive(settings)
         try:
             await mesh.nodes.now_ms()  # before the local clock is used
             try:
@@ -154,6 +156,12 @@ def _step_memory(settings: Settings) -> StepMemory | None:
     from vox_mesh.runtime.store_memories import step_memory  # imported late: few commands ask for the owner
 
     return step_memory(settings)
+
+
+def _find_archive(settings: Settings) -> FileTarget | None:
+    from vox_mesh.runtime.archive_target import find_archive  # imported late: few commands read the archive
+
+    return find_archive(settings)
 
 
 def _local_nodes(settings: Settings) -> Sequence[Identity]:

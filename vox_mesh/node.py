@@ -46,6 +46,7 @@ from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.rhythm.tempo.conductor import Conductor
 from vox_mesh.runtime.agents import open_agents
 from vox_mesh.runtime.archive.turns import archive_maintenance
+from vox_mesh.runtime.archive_target import find_archive
 from vox_mesh.runtime.backups.opening import backup_schedule
 from vox_mesh.runtime.exec_policy import open_exec_policy
 from vox_mesh.runtime.health import Health
@@ -107,7 +108,7 @@ class MeshNode(Mesh):
                 [self.identity] if store.slot_name is None else local_identities(settings.home_dir)
             ),
         )
-        self.presence = presence
+        self.presence, self.find_archive = presence, lambda: find_archive(settings)
         self._settings, self._is_mode_settled = settings, False
         self._chance, self._monotonic = dependencies.chance, dependencies.monotonic
         self._heartbeat = Heartbeat(
@@ -127,8 +128,7 @@ class MeshNode(Mesh):
         )
         # Commands act for the first slot: of nodes that start together in a folder, it should be the owner.
         self._may_own = settings.node_id is not None or store.slot_name in (None, "1")
-        self._is_owned = False
-        self._tick_s = settings.tick
+        self._is_owned, self._tick_s = False, settings.tick
         self._message_maintenance = MessageMaintenance(store, clock, self.messages)
         self._retention_maintenance = RetentionMaintenance(
             self.retention, clock, dependencies.chance, settings.prune_interval

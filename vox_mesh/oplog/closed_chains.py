@@ -45,6 +45,11 @@ class ClosedChains:
         self._ends = {chain: sorted(each) for chain, each in ends.items()}
         self._confirmed = Recent(_MAX_CONFIRMED)
 
+    @property
+    def ends(self) -> Mapping[str, Sequence[ChainEnd]]:
+        """Return the last entries of all closed chains, in order."""
+        return self._ends
+
     async def has(self, entry: LogEntry) -> bool:
         """Return whether the entry, whose hash was checked, was in its chain when that was closed.
 

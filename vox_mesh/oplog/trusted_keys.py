@@ -7,6 +7,7 @@ try, and heartbeats say nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -15,7 +16,7 @@ from vox_mesh.model.base.recent import Recent
 from vox_mesh.model.oplog.admissions import NodeAdmissions
 from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry, node_of
-from vox_mesh.model.oplog.key_changes import KeyChange, NodeKeys
+from vox_mesh.model.oplog.key_changes import ChainEnd, KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, TRANSFER, ChainWitness, Key
 from vox_mesh.oplog.archive.deletion_ops import DeletionOps
 from vox_mesh.oplog.closed_chains import ClosedChains
@@ -149,6 +150,11 @@ class TrustedKeys:
     async def is_original(self, entry: LogEntry) -> bool:
         """Return whether a signed entry was not put in place of another since its key was replaced."""
         return await self._closed_chains.has(entry)
+
+    async def closed_chains(self) -> Mapping[str, Sequence[ChainEnd]]:
+        """Return by chain the last entries that it had when its keys were replaced, in order."""
+        await self._learn_accepted(await self.read_mark())
+        return self._closed_chains.ends
 
     async def is_sealed(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, and a seal that has its verdict."""

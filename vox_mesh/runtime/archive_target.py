@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from vox_mesh.settings import Settings
 
 
+def find_archive(settings: Settings) -> FileTarget | None:
+    """Return the archive of the log; `None` if there is none. Raises `BadSettings`."""
+    is_set = settings.archive_dir is not None or settings.archive_url is not None
+    return archive_target(settings) if is_set else None
+
+
 def archive_target(settings: Settings) -> FileTarget:
     """Return where segments of the log are archived. Raises `BadSettings` if no setting says so."""
     if settings.archive_url is None:

@@ -53,12 +53,14 @@ if TYPE_CHECKING:  # each service is imported by its property: a command pays fo
     from vox_mesh.rhythm.rhythm import Rhythm
     from vox_mesh.runtime.principals import Principals
     from vox_mesh.runtime.retention.retention import Retention
+    from vox_mesh.store.targets.target import FileTarget
 
 
 class MeshServices(RenamedAttributes):
     """The locks, nodes, op log, versions, messages and jobs of one mesh, each created at its first use."""
 
     _RENAMED: ClassVar = {"deferral": "pending_ops"}
+    find_archive: Callable[[], FileTarget | None] = staticmethod(lambda: None)  # of the log
 
     def __init__(
         self,
@@ -84,12 +86,11 @@ class MeshServices(RenamedAttributes):
         """`owner_key` pins the owner; `remembered` returns what nodes of this home know of the database.
 
         `step_memory` returns what this home knows of earlier owners; `policy_roots` are those whose jobs it
-        claims, `None` if it claims any; `local_nodes` returns the identities of this home;
-        with `must_be_strict` nothing is done for agents unless the mesh is strict;
-        `message_retention_s` applies to messages without a policy; `scopes` are those of the directory.
+        claims, `None` if it claims any; `local_nodes` returns the identities of this home; with
+        `must_be_strict` nothing is done for agents unless the mesh is strict; `message_retention_s` applies
+        to messages without a policy; `scopes` are those of the directory.
         """
-        self.store = store
-        self.clock = clock
+        self.store, self.clock = store, clock
         self._writer = writer
         writer.drop_planted_keys = self._drop_planted_keys
         self._dependencies = dependencies

@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple
 from vox_mesh.errors import NotKnown
 from vox_mesh.jobs.jobs import Scheduled
 from vox_mesh.jobs.progress import Note, Piece
-from vox_mesh.jobs.proof.pruned import PrunedJobs
+from vox_mesh.jobs.proof.archived import ArchivedJobLog, ArchivedJobs
+from vox_mesh.jobs.proof.job_log import DatabaseJobLog, JobLog
+from vox_mesh.jobs.proof.pruned import PrunedJob, PrunedJobs
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.queries import KindRules, Predecessor, Situation
 from vox_mesh.jobs.rebuild import Difference, Rebuild
@@ -27,6 +29,7 @@ from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
+from vox_mesh.store.targets.target import FileTarget
 from vox_mesh.views.nodes import kinds_of, policy_roots_of
 from vox_mesh.views.record_view import RecordView
 from vox_mesh.views.rhythm import stamp_of
@@ -360,15 +363,23 @@ class ProofView:
     valid: bool
     faults: list[str]
     remarks: list[str]
+    archived: bool = False
+    """Whether its ops were read from the archive."""
 
 
 async def verify_proof(mesh: MeshServices, reference: str) -> ProofView:
-    """Verify the proof of a job."""
-    job, pruned = await _find_ended(mesh, reference)
-    faults, remarks, proof = await _verifier(mesh).check(job)
-    remarks = [*pruned, *remarks]
+    """Verify the proof of a job. Ops that were deleted from the database are read from the archive.
+
+    Raises:
+        ArchiveFailed: The archive does not have what the log records of it.
+    """
+    job, log, said = await _find_ended(mesh, reference)
+    faults, remarks, proof = await Verifier(log, mesh.artifacts).check(job)
     proof_trailers = None if faults or proof is None else trailers(proof)
-    return ProofView(job.job_id, job.state, proof_trailers, not faults, faults, remarks)
+    is_archived = isinstance(log, ArchivedJobLog)
+    return ProofView(
+        job.job_id, job.state, proof_trailers, not faults, faults, [*said, *remarks], is_archived
+    )
 
 
 class Bundled(NamedTuple):
@@ -380,29 +391,51 @@ class Bundled(NamedTuple):
 
 
 async def bundle_proof(mesh: MeshServices, reference: str) -> Bundled:
-    """Return the bundle of a job, if its proof is valid."""
-    job, _ = await _find_ended(mesh, reference)
-    verifier = _verifier(mesh)
+    """Return the bundle of a job, if its proof is valid. Deleted ops are read from the archive."""
+    job, log, _ = await _find_ended(mesh, reference)
+    verifier = Verifier(log, mesh.artifacts)
     faults, _, proof = await verifier.check(job)
     text = "" if faults or proof is None else await verifier.bundle(job, proof)
     return Bundled(job.job_id, text, faults)
 
 
-async def _find_ended(mesh: MeshServices, reference: str) -> tuple[Job, list[str]]:
-    """Return a job from its row, or if that was pruned from the op log, with a remark that says so."""
+class _EndedJob(NamedTuple):
+    """A job, the log that has its ops, and remarks on where these were found."""
+
+    job: Job
+    log: JobLog
+    remarks: list[str]
+
+
+async def _find_ended(mesh: MeshServices, reference: str) -> _EndedJob:
+    """Return a job from its row; if that was pruned, from the op log; if that lacks ops, with the archive."""
+    log = DatabaseJobLog(mesh.oplog, mesh.jobs.authorship)
     try:
-        return await mesh.jobs.find(reference), []
+        return _EndedJob(await mesh.jobs.find(reference), log, [])
     except NotKnown as missing:
         pruned = await PrunedJobs(mesh.store, mesh.oplog).find(reference)
+        deleted = await mesh.oplog.deleted()
+        if deleted and (pruned is None or pruned.job.job_id in deleted.jobs):
+            target = mesh.find_archive()
+            if target is not None and (found := await _find_archived(mesh, reference, target)) is not None:
+                return found
+            if target is None:
+                missing.hint = "its ops may be in the archive only: set VOX_ARCHIVE_DIR, or pass --archive"
         if pruned is None:
-            if await mesh.oplog.deleted():
-                missing.hint = "ops of pruned jobs may be in the archive only: see docs/guides/archive.md"
             raise
-        return pruned.job, [f"its row was pruned at {iso_of(pruned.pruned_ms)}: the op log has it"]
+        return _EndedJob(pruned.job, log, [_pruned_remark(pruned, "the op log has it")])
 
 
-def _verifier(mesh: MeshServices) -> Verifier:
-    return Verifier(mesh.oplog, mesh.artifacts, mesh.jobs.authorship)
+async def _find_archived(mesh: MeshServices, reference: str, target: FileTarget) -> _EndedJob | None:
+    archived = await ArchivedJobs(mesh.store, mesh.oplog, mesh.trusted_keys, target).find(reference)
+    if archived is None:
+        return None
+    where = f"its ops were read from the archive {target}, of {archived.segments} segments"
+    return _EndedJob(archived.pruned.job, archived.log, [_pruned_remark(archived.pruned, where)])
+
+
+def _pruned_remark(pruned: PrunedJob, where: str) -> str:
+    return f"its row was pruned at {iso_of(pruned.pruned_ms)}: {where}"
 
 
 # --- jobs table and op log -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from tests.support.jobs.jobs_in_hand import ops
 from tests.support.messages.messaging import PATIENCE_S
 from tests.support.oplog.authoring import assert_sound
 from vox_mesh.errors import BadValue, OverBudget, PhaseOverrun, StaleClaim, TakenElsewhere
+from vox_mesh.jobs.proof.job_log import DatabaseJobLog
 from vox_mesh.jobs.proof.verify import Verifier
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.work.reports import failed, succeeded, yielded
@@ -58,7 +59,7 @@ async def test_an_agent_takes_a_job_and_its_proof_names_it(node: MeshNode) -> No
     assert await node.jobs.result(job) == {"ok": True}
     assert (await node.jobs.notes.of(job.job_id)).message == "half"
     assert [piece.text for piece in await node.jobs.notes.logged(job.job_id)] == ["compiling\n"]
-    verifier = Verifier(node.oplog, node.artifacts, node.jobs.authorship)
+    verifier = Verifier(DatabaseJobLog(node.oplog, node.jobs.authorship), node.artifacts)
     checked = await verifier.check(done)
     assert checked.faults == []
     assert checked.proof is not None

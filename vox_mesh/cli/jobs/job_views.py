@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,7 +26,7 @@ from vox_mesh.cli.support.output import (
     show_several,
     table,
 )
-from vox_mesh.cli.support.session import run_command
+from vox_mesh.cli.support.session import run_command, run_on_mesh, start_quickly, start_shared
 from vox_mesh.errors import BadValue, ExportRefused
 from vox_mesh.jobs.batches import find_named, list_pages
 from vox_mesh.jobs.progress import Piece
@@ -36,6 +37,9 @@ from vox_mesh.model.jobs.job_filter import JobFilter
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.views.graphs.job_graph import MAX_JOBS, Graph, GraphView, graph_around, graph_of_open
 from vox_mesh.views.jobs import PieceView, bundle_proof, ready_jobs, rebuild_roster, verify_proof
+
+if TYPE_CHECKING:
+    from vox_mesh.settings import Settings
 
 _PAGE_SIZE: Final = 100
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -202,6 +206,25 @@ def rebuild(checks: bool, repairs: bool, as_json: bool) -> int:
 
 
 _FILE = click.Path(path_type=Path)
+_archive_option = click.option(
+    "--archive",
+    "place",
+    metavar="PATH|URL",
+    help="Archive of the log with the ops of pruned jobs.",
+    show_default="VOX_ARCHIVE_DIR or VOX_ARCHIVE_URL",
+)
+
+
+def _settings_with(command: str, place: str | None) -> Settings:
+    """Start a command that reads the archive at this place; without one, the archive of the settings."""
+    if place is None:
+        return start_quickly(command)
+    is_url = "://" in place
+    values = {
+        "archive_dir": None if is_url else Path(place).absolute(),
+        "archive_url": place if is_url else None,
+    }
+    return start_shared(command, **values)
 
 
 @click.command()
@@ -210,12 +233,16 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--key", metavar="ed25519:HEX", help="With --file: public key of the worker that must have signed."
 )
+@_archive_option
 @json_option
-def verify(reference: str | None, file: Path | None, key: str | None, as_json: bool) -> int:
+def verify(
+    reference: str | None, file: Path | None, key: str | None, place: str | None, as_json: bool
+) -> int:
     """Verify the proof of a job and its outputs.
 
     Ends with 0 if the proof holds; otherwise with 1 and a list of faults. --file needs no database and no
-    settings: pass the worker's key, as you know it, with --key.
+    settings: pass the worker's key, as you know it, with --key. Ops of a pruned job that were deleted from
+    the database are read from the archive of the log, whose files must be the recorded ones.
 
     \b
     Example:
@@ -223,6 +250,8 @@ def verify(reference: str | None, file: Path | None, key: str | None, as_json: b
     """
     if (reference is None) == (file is None):
         raise click.UsageError("pass either JOB or --file", click.get_current_context())
+    if place is not None and file is not None:
+        raise click.UsageError("--archive and --file can't be used together", click.get_current_context())
     if key is not None and file is None:
         raise click.UsageError("--key needs --file", click.get_current_context())
     if key is not None and not is_public_key(key):
@@ -232,7 +261,8 @@ def verify(reference: str | None, file: Path | None, key: str | None, as_json: b
         faults, remarks = check_bundle(_read(file), worker_key=key)
         view = {"file": str(file), "valid": not faults, "faults": faults, "remarks": remarks}
     else:
-        view = vars(run_command("job verify", lambda mesh: verify_proof(mesh, str(reference))))
+        settings = _settings_with("job verify", place)
+        view = vars(asyncio.run(run_on_mesh(settings, lambda mesh: verify_proof(mesh, str(reference)))))
     is_valid, faults, remarks = view["valid"], view["faults"], view["remarks"]
     if as_json:
         show_one(view, as_json=True)
@@ -254,8 +284,9 @@ def _read(file: Path) -> bytes:
 @click.command()
 @job_argument
 @click.option("-o", "--output", "file", type=_FILE, help="New file for the bundle.", show_default="stdout")
+@_archive_option
 @json_option
-def bundle(reference: str, file: Path | None, as_json: bool) -> int:
+def bundle(reference: str, file: Path | None, place: str | None, as_json: bool) -> int:
     """Write a bundle to verify a job's proof elsewhere.
 
     It has the manifest, the proof and the outputs; an output that is not here, or too large, is represented
@@ -266,7 +297,8 @@ def bundle(reference: str, file: Path | None, as_json: bool) -> int:
     Example:
       vox-mesh job bundle 298aaf4c -o bundle.json
     """
-    job_id, text, faults = run_command("job bundle", lambda mesh: bundle_proof(mesh, reference))
+    settings = _settings_with("job bundle", place)
+    job_id, text, faults = asyncio.run(run_on_mesh(settings, lambda mesh: bundle_proof(mesh, reference)))
     if faults:
         for each in faults:
             click.echo(f"vox-mesh: {printable(each)}", err=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from vox_mesh.errors import BadValue
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.records import ABORT, COMPLETE, EXPIRE, SCHEDULE, Job, JobState
 from vox_mesh.model.jobs.replay import JobReplay
@@ -18,6 +19,9 @@ from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.oplog.oplog import OpLog
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.store import Store
+
+ENDS_OF_JOBS: Final = frozenset((SCHEDULE, COMPLETE, EXPIRE, ABORT, PRUNE))
+"""The kinds of ops that schedule, end or prune jobs."""
 
 _SQL: Final = named("retention")
 _ENTRIES: Final = 20_000
@@ -33,6 +37,56 @@ class PrunedJob(NamedTuple):
     pruned_ms: int
 
 
+class PruningReplay:
+    """Follows the ops about one job, in the order of their commits, to the last one that pruned it."""
+
+    def __init__(self, job_id: str, is_authentic: Callable[[LogEntry], Awaitable[bool]]) -> None:
+        self._job_id = job_id
+        self._is_authentic = is_authentic
+        self._ops: list[LogEntry] = []
+        self.pruned: PrunedJob | None = None
+
+    async def follow(self, entry: LogEntry) -> None:
+        """Take in the next accepted op that schedules, ends or prunes jobs."""
+        if _item_of(entry, self._job_id) is None:
+            return  # it is about another job, whose manifest has this one's id
+        if entry.kind == SCHEDULE:
+            self._ops, self.pruned = [], None
+        self._ops.append(entry)
+        if entry.kind == PRUNE and await self._is_authentic(entry):
+            self.pruned = _pruned_by(self._job_id, self._ops, entry)
+
+
+class JobReference:
+    """A job id, id prefix or ULID, and the job that it names as soon as an op with it was seen."""
+
+    def __init__(self, reference: str) -> None:
+        """Raises `BadValue` if no job can have such a name."""
+        if is_ulid(reference.upper()):
+            self._field, self._begins = "ulid", reference.upper()
+        elif _ID_PREFIX.fullmatch(reference):
+            self._field, self._begins = "job_id", reference
+        else:
+            raise BadValue(f"{reference} is no job id, id prefix or ULID")
+        self.job_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return what the payloads of ops that name the job have in them."""
+        if self.job_id is not None:
+            return f'"job_id":"{self.job_id}"'
+        return f'"{self._field}":"{self._begins}'
+
+    def find_in(self, entry: LogEntry) -> bool:
+        """Return whether an op names the job; learn its id from the first one that does."""
+        if self.text not in entry.payload:
+            return False
+        if self.job_id is None:
+            named = (each for each in _items(entry) if str(each.get(self._field)).startswith(self._begins))
+            self.job_id = next((str(each.get("job_id")) for each in named), None)
+        return self.job_id is not None
+
+
 class PrunedJobs:
     """Finds jobs in the log. It looks through all of it."""
 
@@ -42,32 +96,16 @@ class PrunedJobs:
 
     async def find(self, reference: str) -> PrunedJob | None:
         """Return the job with this id, id prefix or ULID; `None` if no authentic op has pruned one."""
-        job_id = await self._job_id(reference)
-        if job_id is None:
+        wanted = JobReference(reference)
+        async for entry in self._naming(wanted.text):
+            if wanted.find_in(entry):
+                break
+        if wanted.job_id is None:
             return None
-        pruned: PrunedJob | None = None
-        ops: list[LogEntry] = []
-        async for entry in self._naming(f'"job_id":"{job_id}"'):
-            if entry.kind == SCHEDULE:
-                ops, pruned = [], None
-            ops.append(entry)
-            if entry.kind == PRUNE and await self._oplog.is_authentic(entry):
-                pruned = _pruned_by(job_id, ops, entry)
-        return pruned
-
-    async def _job_id(self, reference: str) -> str | None:
-        """Return the id of the first job that a reference may name."""
-        if is_ulid(reference.upper()):
-            field, begins = "ulid", reference.upper()
-        elif _ID_PREFIX.fullmatch(reference):
-            field, begins = "job_id", reference
-        else:
-            return None
-        async for entry in self._naming(f'"{field}":"{begins}'):
-            for item in _items(entry):
-                if str(item.get(field)).startswith(begins):
-                    return str(item["job_id"])
-        return None
+        replay = PruningReplay(wanted.job_id, self._oplog.is_authentic)
+        async for entry in self._naming(wanted.text):
+            await replay.follow(entry)
+        return replay.pruned
 
     async def _naming(self, text: str) -> AsyncIterator[LogEntry]:
         """Yield the accepted ops that schedule, end or prune jobs, and have a text in their payload."""

@@ -1,4 +1,4 @@
-"""Verification: check a job's proof against the op log, the table of jobs and the artifacts."""
+"""Verification: check a job's proof against the op log, the job's row and the artifacts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
-from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
+from vox_mesh.jobs.proof.job_log import JobLog
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.documents import has_keys, short
 from vox_mesh.model.jobs.bundle import bundle
@@ -17,7 +17,6 @@ from vox_mesh.model.jobs.proof import IMPORTED, Output, Proof, attestation_remar
 from vox_mesh.model.jobs.records import COMPLETE, Job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import key_at
-from vox_mesh.oplog.oplog import OpLog
 
 MAX_BODIES: Final = 16 * 2**20
 """The maximum bytes of contents in a bundle; further outputs are only named by their hash."""
@@ -35,9 +34,8 @@ class Verification(NamedTuple):
 class Verifier:
     """Checks proofs within a mesh, and exports them for checks outside of it."""
 
-    def __init__(self, oplog: OpLog, artifacts: Artifacts, authorship: JobAuthorship) -> None:
-        self._oplog = oplog
-        self._authorship = authorship
+    def __init__(self, log: JobLog, artifacts: Artifacts) -> None:
+        self._log = log
         self._artifacts = artifacts
 
     async def check(self, job: Job) -> Verification:
@@ -46,7 +44,7 @@ class Verifier:
         if not job.has_ended:
             return Verification([*faults, f"it is {job.state}: there is no proof before its end"], [])
         try:
-            entry = await self._oplog.find(job.last_op)
+            entry = await self._log.find(job.last_op)
         except NotKnown:
             return Verification([*faults, f"the op {short(job.last_op)} that ended it is not in the log"], [])
         faults += await self._entry_faults(entry)
@@ -67,13 +65,13 @@ class Verifier:
         return Verification([*faults, *damaged], remarks, proof)
 
     async def _schedule_faults(self, job: Job) -> list[str]:
-        if await self._authorship.is_scheduled(job):
+        if await self._log.is_scheduled(job):
             return []
         return [f"no op signed by {short(job.scheduled_by)} schedules it as the table of jobs has it"]
 
     async def _route_faults(self, job: Job, entry: LogEntry, item: Mapping[str, Any]) -> list[str]:
         token = item.get("claim_token")
-        routed_to = await self._oplog.routes.barred_from(job.kind, entry, job.job_id, token)
+        routed_to = await self._log.barred_from(job.kind, entry, job.job_id, token)
         if routed_to is None:
             return []
         return [f"{entry.node_id} was not allowed to claim it: {job.kind} was routed to {routed_to}"]
@@ -82,12 +80,12 @@ class Verifier:
         faults = []
         if entry.accepted != 1:
             faults.append(f"the op {entry.op_id} that ended it was refused: {short(entry.reason)}")
-        if await self._oplog.has_changed_verdict(entry):
+        if await self._log.has_changed_verdict(entry):
             faults.append(
                 f"the verdict on op {entry.op_id}, or on one near it, was changed after"
                 f" {short(entry.node_id)} sealed it: see `vox-mesh oplog verify`"
             )
-        if not await self._oplog.is_authentic(entry):
+        if not await self._log.is_authentic(entry):
             faults.append(
                 f"the entry of op {entry.op_id} was changed, or is not by {short(entry.node_id)}:"
                 " see `vox-mesh oplog verify`"
@@ -99,7 +97,7 @@ class Verifier:
     ) -> list[str]:
         if item.get(IMPORTED) is True:
             return await self._imported_faults(job, item, proof)
-        key = key_at(entry.seq, await self._oplog.trusted_keys(entry.node_id))
+        key = key_at(entry.seq, await self._log.trusted_keys(entry.node_id))
         faults = [] if key is not None else [f"no key is known of the node {short(entry.node_id)}"]
         faults += faults_of(proof, job_id=job.job_id, worker_key=key, manifest=_core_of(job))
         if not faults:
@@ -113,7 +111,7 @@ class Verifier:
         if faults:
             return faults
         node_id, worker_id = proof.envelope["node_id"], proof.envelope["worker_id"]
-        keys = await self._oplog.trusted_keys(node_id)
+        keys = await self._log.trusted_keys(node_id)
         if worker_id not in {key.public_key for key in keys}:
             faults.append(f"{worker_id} is no key of the worker {short(node_id)}")
         for source, values in (("the op", item), ("the table of jobs", _row_of(job))):
