@@ -31,7 +31,7 @@ UNION ALL SELECT * FROM (
     WHERE OF_MESH AND typeof(node_id) = 'text' AND instr(lower(node_id), ?3) > 0
     ORDER BY instr(lower(node_id), ?3), node_id LIMIT ?4)
 UNION ALL SELECT * FROM (
-    SELECT 'kind', kind, kind, sum(jobs) || ' jobs' FROM job_counts
+    SELECT 'kind', kind, kind, sum(jobs) || iif(sum(jobs) = 1, ' job', ' jobs') FROM job_counts
     WHERE OF_MESH AND typeof(kind) = 'text' AND instr(lower(kind), ?3) > 0 AND jobs > 0
     GROUP BY kind ORDER BY instr(lower(kind), ?3), kind LIMIT ?4)
 UNION ALL SELECT * FROM (

@@ -39,11 +39,13 @@ from typing import Any
 
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.settings import Settings
+from vox_mesh.sync.typed_jobs import BlockingJobDecorator
 '''
 _OURS: Final = {
     "AbstractAsyncContextManager": "AbstractContextManager",
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
+    "JobDecorator": "BlockingJobDecorator",
 }
 _MARKS: Final = {"property": "property", "cached_property": "property", "staticmethod": "staticmethod"}
 _FUNCTIONS: Final = """
@@ -53,6 +55,22 @@ def timeout(seconds: Duration | None) -> AbstractContextManager[None]: ...
 _DEPRECATED: Final = """
 Town = MeshHarness
 TownClock = ManualClock
+"""
+_APP: Final = """
+class MeshApp:
+    handlers: HandlerSet
+    def job(
+        self,
+        kind: str,
+        *,
+        concurrency: int | None = ...,
+        max_running: int | None = ...,
+        **options: Unpack[JobOptions]
+    ) -> BlockingJobDecorator: ...
+    def open(
+        self, settings: Settings | None = ..., dependencies: Dependencies | None = ...
+    ) -> AbstractContextManager[MeshNode]: ...
+    def using(self, mesh: Mesh) -> AbstractContextManager[None]: ...
 """
 _OPENING: Final = """
     @staticmethod
@@ -133,21 +151,18 @@ class Stub:
     def _attributes(self, init: Any, kind: type, service: Any) -> Iterator[tuple[str, str]]:
         """What the constructor sets."""
         given = {each.arg: each.annotation for each in (*init.args.args, *init.args.kwonlyargs)}
-        for node in ast.walk(init):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            target = targets[0]
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(target, ast.Attribute):
-                continue
+        for target, assigned, annotation in _assignments(init):
             name, value = target.attr, getattr(service, target.attr, None)
             if name.startswith("_") or ast.unparse(target.value) != "self":
                 continue
-            annotation = getattr(node, "annotation", None)
             if value is None and annotation is None:
                 continue  # its type is not known, and nothing of it can be called
             if annotation is not None and "Final" in ast.unparse(annotation):
                 annotation = annotation.slice if isinstance(annotation, ast.Subscript) else None
-            if isinstance(node.value, ast.Name):
-                annotation = annotation or given.get(node.value.id)
+            if isinstance(assigned, ast.Name):
+                annotation = annotation or given.get(assigned.id)
+            if annotation is None and inspect.isroutine(value):
+                continue  # a function, of a type that is not known
             if is_service(value):
                 self.add(value)
                 shown = type(value).__name__
@@ -225,7 +240,25 @@ class Stub:
         ours = {kind.__name__ for kind in self.classes}
         imports = [each for each in sorted(self.imports) if each.split()[-1] not in ours]
         classes = (text for text in self.classes.values() if text)
-        return "\n".join((_HEAD, *imports, _FUNCTIONS, *classes, _DEPRECATED))
+        return "\n".join((_HEAD, *imports, _FUNCTIONS, *classes, _APP, _DEPRECATED))
+
+
+def _assignments(init: Any) -> Iterator[tuple[ast.Attribute, Any, Any]]:
+    """Each attribute that a constructor sets, with what it is set to and its annotation."""
+    for node in ast.walk(init):
+        pairs: list[tuple[Any, Any]]
+        if isinstance(node, ast.AnnAssign):
+            pairs = [(node.target, node.value)]
+        elif isinstance(node, ast.Assign):
+            first, value = node.targets[0], node.value
+            pairs = [(first, value)]
+            if isinstance(first, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = [*zip(first.elts, value.elts, strict=True)]
+        else:
+            continue
+        for target, value in pairs:
+            if isinstance(target, ast.Attribute):
+                yield target, value, getattr(node, "annotation", None)
 
 
 def _is_left_out(node: Any) -> bool:

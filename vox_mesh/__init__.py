@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # that of `typing`, which takes longer to import than all
 if TYPE_CHECKING:
     from typing import Any, Final
 
+    from vox_mesh.app import MeshApp
     from vox_mesh.errors import LockHeld, LockLost, MeshError, OutcomeUnknown, Refused, StaleFence
     from vox_mesh.jobs.worker.attempt import GiveUp, NeedsInput, Yield
     from vox_mesh.jobs.worker.context import JobContext
@@ -58,6 +59,7 @@ __all__ = [
     "Merge",
     "Merged",
     "Mesh",
+    "MeshApp",
     "MeshError",
     "Message",
     "NeedsInput",
@@ -112,6 +114,7 @@ _MODULES: Final = {
     "vox_mesh.model.jobs.question": ("Question",),
     "vox_mesh.jobs.worker.handlers": ("HandlerSet",),
     "vox_mesh.runtime.loop": ("run",),
+    "vox_mesh.app": ("MeshApp",),
     "vox_mesh.mesh": ("Mesh",),
     "vox_mesh.messages.relay_outbound": ("Auto", "Local", "Remote"),
     "vox_mesh.model.jobs.records": ("Job", "JobState"),

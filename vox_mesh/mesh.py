@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from vox_mesh.errors import LockHeld, MeshError, ScriptFailed
 from vox_mesh.model.base.backends import Backend
@@ -19,6 +19,9 @@ from vox_mesh.settings.discovery import no_mesh
 from vox_mesh.store.slots import slot_folder
 
 if TYPE_CHECKING:
+    from vox_mesh.jobs.typed.job_decorator import JobDecorator
+    from vox_mesh.jobs.typed.job_options import JobOptions
+    from vox_mesh.jobs.worker.handlers import HandlerSet
     from vox_mesh.model.jobs.policy_roots import PolicyRoots
     from vox_mesh.node import MeshNode
     from vox_mesh.oplog.step_memory import StepMemory
@@ -39,6 +42,26 @@ LOCAL: Final = "local"
 
 class Mesh(MeshServices):
     """A node of the mesh, or a command next to the nodes: `async with Mesh.open(settings) as mesh`."""
+
+    _handlers: HandlerSet | None = None
+    """The handlers of its worker; a command has none."""
+
+    def job(
+        self,
+        kind: str,
+        *,
+        concurrency: int | None = None,
+        max_running: int | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobDecorator:
+        """Make a typed job of a function: `@mesh.job("report.build", retries=5)`.
+
+        `concurrency` limits the running jobs of this worker, `max_running` those of the whole mesh.
+        """
+        from vox_mesh.jobs.typed.job_decorator import JobDecorator  # imported late: few commands have one
+
+        limits = {"concurrency": concurrency, "max_running": max_running}
+        return JobDecorator(kind, options, lambda: self.jobs, self._handlers, **limits)
 
     @classmethod
     @asynccontextmanager

@@ -18,7 +18,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
-from vox_mesh.jobs.maintenance import JobMaintenance
+from vox_mesh.jobs.scheduling.maintenance import JobMaintenance
 from vox_mesh.jobs.steps.child_jobs import ChildJobs
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
@@ -34,12 +34,7 @@ from vox_mesh.model.jobs.policy_roots import parse_policy_roots
 from vox_mesh.model.rhythm.tempo import BeatStamp
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.nodes.host_load import HostLoad
-from vox_mesh.nodes.identity import (
-    local_identities,
-    node_identity,
-    place_of,
-    temporary_identity,
-)
+from vox_mesh.nodes.identity import local_identities, node_identity, place_of, temporary_identity
 from vox_mesh.observability.log_context import log_scope
 from vox_mesh.oplog.witness import MemoryFile, MemoryKeeper, SharedPlace, StoreWitness
 from vox_mesh.oplog.writer import OpLogWriter
@@ -225,6 +220,7 @@ class MeshNode(Mesh):
             tick_s=settings.tick,
         )
         worker.handlers.include(open_agents(settings))
+        self._handlers = worker.handlers
         return worker
 
     def _stamp_at(self, at_ms: int) -> BeatStamp | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from playwright.async_api import Page, expect
@@ -91,7 +92,7 @@ async def test_a_row_that_has_changed_since_is_shown_before_it_is_written(
 ) -> None:
     conflict = await add_conflict(fleet)
     page = signed_in.page
-    signed_in.tolerate("Failed to load resource.*409")
+    signed_in.allow_refusal(HTTPStatus.CONFLICT, f"/v1/conflicts/{conflict.conflict_id}/resolve")
     await signed_in.show(f"conflicts/{conflict.conflict_id}", "Conflict")
     async with opened(fleet) as mesh:
         key = {"memory_key": conflict.name}
@@ -110,7 +111,7 @@ async def test_a_row_that_has_changed_since_is_shown_before_it_is_written(
 async def test_a_row_that_was_deleted_is_written_again_or_left(signed_in: WatchedPage, fleet: Fleet) -> None:
     conflict = await add_conflict(fleet)
     page = signed_in.page
-    signed_in.tolerate("Failed to load resource.*409")
+    signed_in.allow_refusal(HTTPStatus.CONFLICT, f"/v1/conflicts/{conflict.conflict_id}/resolve")
     await signed_in.show(f"conflicts/{conflict.conflict_id}", "Conflict")
     async with opened(fleet) as mesh:
         await delete(mesh, conflict.name)

@@ -71,7 +71,7 @@ async def test_agent_is_shown_with_its_work_locks_mail_and_spending(
 
 async def test_agent_that_has_not_acted_can_still_be_written_to(signed_in: WatchedPage) -> None:
     """A link to an agent of which nothing is known says so."""
-    signed_in.tolerate("404")
+    signed_in.allow_refusal(HTTPStatus.NOT_FOUND, "/v1/agents/new-agent")
     await signed_in.show("agent/new-agent", "new-agent")
     await expect(signed_in.page.get_by_text("has not acted within a month")).to_be_visible()
     await expect(signed_in.page.get_by_role("link", name="Write to it")).to_be_visible()

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from tests.support.console.additions import add_conflict, add_dead_letter, new_name
+from tests.support.console.additions import add_approval, add_conflict, add_dead_letter, new_name
 from tests.support.console.watched_page import NARROW, WatchedPage
 from tools.fleet.fleet import Fleet, report, schedule, send_message, take, take_soon
+from vox_mesh.model.jobs.manifest_fields import MAX_JSON_BYTES
+from vox_mesh.model.messages.records import MAX_PAYLOAD_BYTES
 
 _MARKUP: Final = '<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"><b id=hurt>bold</b>'
 _UNSEEN: Final = "\u202eeman\u2066\u200b\u0085\u00ad\ufeff\u061c\u2028\U000e0041\x1b[31m\x07\x7f\t"
 _HOSTILE: Final = f"{_MARKUP} {_UNSEEN} ${{7*7}} {{{{7*7}}}} javascript:alert(1)"
 _NAME: Final = '<i onclick="window.hurt=1">mallory</i>'
 _LONG: Final = 1_000_000
+"""The longest line, which only logs take. Messages and payloads are refused above a quarter of that."""
+
+_ROOM: Final = 4_000
+"""What is left for the rest of a message or a payload that is as long as the node admits."""
+
 _MOST_SHOWN: Final = 300_000
 """Characters in a page, however much there is to show."""
 
@@ -45,6 +53,7 @@ class Hostile(NamedTuple):
     message: str
     conflict: str
     question: str
+    approval: str
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -52,7 +61,7 @@ async def hostile(fleet: Fleet) -> Hostile:
     """Everything that an agent may write, written to harm."""
     node, mark = fleet.node, new_name("evil")
     text = f"{mark} {_HOSTILE}"
-    payload = {"text": text, _MARKUP: [text], "line": "x" * 100_000}
+    payload = {"text": text, _MARKUP: [text], "line": "x" * (MAX_JSON_BYTES - _ROOM)}
     await schedule(node, {"kind": mark, "payload": payload, "max_attempts": 1}, agent=_NAME)
     failed, token = await take(node, mark, _NAME)
     await _log(fleet, failed, token, f"{text}\n{'y' * _LONG}\n")
@@ -68,7 +77,11 @@ async def hostile(fleet: Fleet) -> Hostile:
     question, token = await take_soon(node, f"{mark}.ask", _NAME)
     asked = {"text": text, "choices": [_MARKUP, f"{_UNSEEN.strip()} ok"]}
     await report(node, question, token, _NAME, "needs_input", question=asked)
-    message = await send_message(node, _NAME, "victim", {"text": f"{text} {'m' * 200_000}"})
+    long_text = f"{text} {'m' * (MAX_PAYLOAD_BYTES - _ROOM)}"
+    message = await send_message(node, _NAME, "victim", {"text": long_text})
+    (first,) = await schedule(node, {"kind": f"{mark}.first", "payload": text})
+    await schedule(node, {"kind": f"{mark}.then", "payload": text, "after": [first]})
+    approval = await add_approval(fleet, f"{mark}.asked", {"text": text, _MARKUP: text})
     await add_dead_letter(fleet, {"text": text})
     await node.send("/v1/locks", {"keys": [f"task:{mark} {_MARKUP}"], "agent": _NAME, "ttl": "1h"})
     await node.send("/v1/rhythm/help", {"to": _NAME, "body": text, "agent": "planner"})
@@ -78,7 +91,7 @@ async def hostile(fleet: Fleet) -> Hostile:
     status = {"agent_id": _NAME, "task_id": f"{mark} {_MARKUP}", "state": "executing", "progress": 0.5}
     await node.send("/v1/rhythm/status", status)
     conflict = await add_conflict(fleet, text + "c" * 200_000, name=mark)
-    return Hostile(mark, failed, running, message, conflict.conflict_id, question)
+    return Hostile(mark, failed, running, message, conflict.conflict_id, question, approval)
 
 
 async def _log(fleet: Fleet, job: str, token: int, text: str) -> None:
@@ -94,6 +107,7 @@ SCREENS: Final[tuple[tuple[str, str], ...]] = (
     ("agent/%3Ci%20onclick%3D%22window.hurt%3D1%22%3Emallory%3C%2Fi%3E", "mallory"),
     ("jobs?kind={mark}*", "Jobs"),
     ("jobs?view=board&kind={mark}*", "Jobs"),
+    ("jobs?view=graph", "Jobs"),
     ("job/{failed}", "{mark}"),
     ("job/{running}", "{mark}"),
     ("job/{question}", "{mark}"),
@@ -107,7 +121,11 @@ SCREENS: Final[tuple[tuple[str, str], ...]] = (
     ("costs", "Costs"),
     ("log?kind=CompleteJob", "Log"),
     ("log?job={failed}", "Log"),
+    ("approval/{approval}", "Approval"),
+    ("health", "Health"),
 )
+_OF_NOBODY: Final = "health"
+"""The screen that names no agent and no job: there, only what the node says of itself is waited for."""
 
 
 @pytest.mark.parametrize(("path", "title"), SCREENS, ids=[each[0] or "needs" for each in SCREENS])
@@ -118,7 +136,9 @@ async def test_hostile_text_is_shown_as_text(
     await signed_in.show(path.format(**named), title.format(**named))
     main = page.locator("main")
     await main.get_by_text("Loading…").first.wait_for(state="detached")
-    await main.get_by_text(hostile.mark).or_(main.get_by_text("mallory")).first.wait_for(state="attached")
+    said = main.get_by_text(hostile.mark).or_(main.get_by_text("mallory"))
+    marker = main.get_by_text("Circuit breaker") if path == _OF_NOBODY else said
+    await marker.first.wait_for(state="attached")
     assert await page.evaluate(_FAULTS) == []
     assert await page.evaluate("document.body.textContent.length") < _MOST_SHOWN
     assert await signed_in.overflowing() == []
@@ -137,7 +157,9 @@ async def test_a_long_text_is_opened_only_in_part(signed_in: WatchedPage, hostil
 
 async def test_a_hostile_address_shows_a_screen(signed_in: WatchedPage) -> None:
     page = signed_in.page
-    signed_in.tolerate("404|422")
+    job, entry = "/v1/jobs/%3Cscript%3Ewindow.hurt%3D1%3C%2Fscript%3E", "/v1/oplog/%E2%80%AE%3Cimg%3E"
+    signed_in.allow_refusal(HTTPStatus.NOT_FOUND, entry, f"{entry}/causes", f"{entry}/authenticity")
+    signed_in.allow_refusal(HTTPStatus.UNPROCESSABLE_ENTITY, job, "/v1/oplog")
     addresses: dict[str, Any] = {
         "job/%3Cscript%3Ewindow.hurt=1%3C/script%3E": "Job",
         "%3Cscript%3E": "Not found",
@@ -148,3 +170,28 @@ async def test_a_hostile_address_shows_a_screen(signed_in: WatchedPage) -> None:
     for path, title in addresses.items():
         await signed_in.show(path, title, is_loaded=True)
         assert await page.evaluate(_FAULTS) == [], path
+
+
+@pytest.mark.parametrize("form", ["message", "job"])
+async def test_a_text_that_is_longer_than_the_node_admits_is_refused_in_the_form(
+    signed_in: WatchedPage, fleet: Fleet, form: str
+) -> None:
+    """A line of a megabyte reaches no message and no payload; the form keeps it, and says the limit."""
+    page, name = signed_in.page, new_name("long")
+    line = "x" * _LONG
+    path, most = ("/v1/messages", MAX_PAYLOAD_BYTES) if form == "message" else ("/v1/jobs", MAX_JSON_BYTES)
+    signed_in.allow_refusal(HTTPStatus.UNPROCESSABLE_ENTITY, path)
+    if form == "message":
+        await signed_in.show(f"messages?write=1&to={name}", "Messages")
+        field = page.get_by_label("Text")
+        await field.fill(line)
+        await page.get_by_role("button", name="Send").click()
+    else:
+        await signed_in.show(f"jobs?new=1&kind={name}", "Jobs")
+        field = page.get_by_label("Payload")
+        await field.fill(f'"{line}"')
+        await page.get_by_role("dialog").get_by_role("button", name="Schedule").click()
+    await expect(page.get_by_role("alert")).to_contain_text(f"{most}")
+    assert line in await field.input_value()
+    query = {"receiver": name} if form == "message" else {"kind": name}
+    assert (await fleet.node.get(path, **query))["items"] == []

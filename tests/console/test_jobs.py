@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from playwright.async_api import expect
 
 from tests.support.console.additions import add_failed_job, new_name
@@ -77,6 +80,32 @@ async def test_a_job_is_followed_from_its_start_to_its_proof(signed_in: WatchedP
         await page.get_by_role("button", name="Download result").click()
     path = await (await downloading.value).path()
     assert path.read_bytes() == b'{"lines":3}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [(None, ("Otto", "Otto")), ({"type": "boolean"}, ("Yes", True)), ({"type": "integer"}, ("12", 12))],
+    ids=["text", "yes or no", "number"],
+)
+async def test_a_question_is_answered_on_the_page_of_its_job(
+    signed_in: WatchedPage, fleet: Fleet, schema: Any, given: tuple[str, Any]
+) -> None:
+    page, kind, (text, answer) = signed_in.page, new_name("asks"), given
+    await schedule(fleet.node, {"kind": kind})
+    job, token = await take(fleet.node, kind, CODERS[2])
+    question = {"text": "Which one?", **({"schema": schema} if schema else {})}
+    await report(fleet.node, job, token, CODERS[2], "needs_input", question=question)
+    await signed_in.show(f"job/{job}", kind)
+    asked = page.get_by_role("region", name="It waits for an answer")
+    if text == "Yes":
+        await asked.get_by_role("button", name="Yes").click()
+    else:
+        await asked.get_by_role("textbox").fill(text)
+        await asked.get_by_role("button", name="Answer").click()
+    await expect(page.get_by_role("main")).to_contain_text("it has its answer")
+    await expect(asked).to_have_count(0)
+    (entry,) = (await fleet.node.get("/v1/oplog", kind="AnswerJob", job=job))["items"]
+    assert (entry["payload"]["answer"], entry["agent"]) == (answer, "person:alice")
 
 
 async def test_selected_jobs_alone_are_aborted(signed_in: WatchedPage, fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from playwright.async_api import Page, expect
 
-from tests.support.console.additions import new_name, opened
+from tests.support.console.additions import add_dependent_jobs, new_name, opened
 from tests.support.console.watched_page import WatchedPage
 from tests.support.running.lengths import SOAK
 from tools.fleet.fleet import LEFT, Fleet
@@ -15,6 +15,8 @@ from vox_mesh.store.script import Script, Statement
 
 JOBS: Final = 10_000 if SOAK else 1_000
 NODES: Final = 1_000
+BOXES: Final = 1_000 if SOAK else 200
+_COLUMNS: Final = 10
 _MOST_ROWS: Final = 60
 """Rows that a table draws at most in a window of this height."""
 
@@ -63,10 +65,12 @@ async def test_many_jobs_are_drawn_as_they_are_scrolled(signed_in: WatchedPage, 
     table = page.get_by_role("table", name="Jobs")
     await _assert_bounded(page, "Jobs")
     shown = table.locator("[data-row]").first
-    for last in range(100, min(JOBS, 1_000), 100):
+    for last in range(100, JOBS, 100):
         await table.evaluate(_SCROLL)
         await expect(table.locator(f"[data-row='{last}']")).to_be_attached()
         await _assert_bounded(page, "Jobs")
+    await table.evaluate(_SCROLL)
+    await expect(table.locator(f"[data-row='{JOBS - 1}']")).to_be_attached()
     await expect(shown).not_to_have_attribute("data-row", "0")
     await signed_in.show(f"jobs?kind={kind}&view=board", "Jobs")
     await expect(page.get_by_role("region", name="pending")).to_contain_text(f"{JOBS:,}")
@@ -88,3 +92,23 @@ async def test_many_nodes_are_drawn_as_they_are_scrolled(signed_in: WatchedPage,
         finally:
             delete = Statement("DELETE FROM mesh_heartbeats WHERE node_id GLOB ?", (f"{name}.*",))
             await mesh.store.write(Script(delete))
+
+
+async def test_many_dependent_jobs_are_drawn_as_a_graph(signed_in: WatchedPage, fleet: Fleet) -> None:
+    """Every job that the node lays out has its box, which is a link to it."""
+    page, kind = signed_in.page, new_name("graph")
+    jobs = await add_dependent_jobs(fleet, kind, BOXES, width=_COLUMNS)
+    try:
+        await signed_in.show(f"job/{jobs[0]}", kind)
+        boxes = page.get_by_role("group", name="Dependencies of this job").get_by_role("link")
+        await expect(boxes).to_have_count(BOXES // _COLUMNS)
+        await signed_in.show("jobs?view=graph", "Jobs")
+        boxes = page.get_by_role("group", name="Dependencies of jobs").get_by_role("link")
+        layout = await fleet.node.get("/v1/jobs/layout")
+        await expect(boxes).to_have_count(len(layout["nodes"]))
+        assert len(layout["nodes"]) >= BOXES
+        addresses = await boxes.evaluate_all("all => all.map((each) => each.getAttribute('href'))")
+        assert {f"/ui/job/{each}" for each in jobs} <= {*addresses}
+    finally:
+        async with opened(fleet) as mesh:
+            await mesh.jobs.abort(*jobs, reason="drawn")

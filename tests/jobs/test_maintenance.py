@@ -27,9 +27,9 @@ from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import Op, Script, Statement, guard, open_store
 from vox_mesh.errors import IllegalTransition, Refused, StaleIncarnation, StoreClosed, Unreachable
 from vox_mesh.jobs.jobs import Scheduled
-from vox_mesh.jobs.maintenance import REFUSED, JobMaintenance
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.scheduling.crons import Crons
+from vox_mesh.jobs.scheduling.maintenance import REFUSED, JobMaintenance
 from vox_mesh.jobs.scheduling.rules import Rules
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.canonical import canonical

@@ -72,14 +72,22 @@ def demo_that_is_kept(folder: Path) -> subprocess.CompletedProcess[str]:
         ending.callback(process.kill)
         for line in process.stdout:
             printed += line
-            if opened := re.search(r"the console stays open: (http://[\d.:]+)/ui/#code=(\S+)", line):
-                url, code = opened.groups()
-                assert httpx.post(f"{url}/ui/session", json={"code": code}, headers=_PAGE).is_success
-                assert httpx.get(f"{url}/ui/").is_success
+            if sign_in(line, "the console stays open"):
                 process.send_signal(signal.SIGINT)
         status = process.wait(_TIMEOUT_S)
     assert "the console stays open" in printed, printed
     return subprocess.CompletedProcess(process.args, status, printed, "")
+
+
+def sign_in(line: str, said: str) -> bool:
+    """Sign in to the console with the address of a line that says this; return whether the line has one."""
+    opened = re.search(rf"{said}: (http://[\d.:]+)/ui/#code=(\S+)", line)
+    if opened is None:
+        return False
+    url, code = opened.groups()
+    assert httpx.post(f"{url}/ui/session", json={"code": code}, headers=_PAGE).is_success
+    assert httpx.get(f"{url}/ui/").is_success
+    return True
 
 
 def assert_healthy(folder: Path, printed: str) -> None:
@@ -225,6 +233,26 @@ async def test_the_demo_proves_what_it_claims_and_sees_what_was_falsified(tmp_pa
     assert found.returncode == 1
     assert re.search(r"^NO   jobs .*\n.*completed 2 times", found.stdout, re.MULTILINE)
     assert "THIS IS WRONG, please report it: jobs" in found.stdout
+
+
+def test_the_console_is_open_while_the_plain_demo_runs(tmp_path: Path) -> None:
+    with (
+        subprocess.Popen(
+            _COMMAND,
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+        ExitStack() as ending,
+    ):
+        assert process.stdout is not None
+        ending.callback(process.kill)
+        assert any(sign_in(line, "the console") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        printed = process.stdout.read()
+        assert process.wait(_TIMEOUT_S) == 130, printed
 
 
 def test_ctrl_c_in_the_middle_of_a_strict_run_leaves_no_process_and_a_usable_terminal(tmp_path: Path) -> None:

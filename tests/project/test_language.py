@@ -38,7 +38,7 @@ _PINNED: Final = re.compile(r"--anew\b|`anew`|\banew(?=[:=,)])|(?<=body\.)anew\b
 
 _CLASS: Final = re.compile(r"^ *class (\w+)[(:\[]", re.MULTILINE)
 
-_SAME_NAME: Final = frozenset({"AgentClient", "Mesh"})
+_SAME_NAME: Final = frozenset({"AgentClient", "Mesh", "MeshApp"})
 """Those of `vox_mesh.sync` are the same things as those of `vox_mesh`, without `await`."""
 
 

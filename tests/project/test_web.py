@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tools.install_npm import node, packages
 from tools.vendor_web import HASHES, LIBRARIES, VENDORED, WEB, banner, hash_list
+from tools.web_types.check import check_types
 from vox_mesh.http.console.files import read_files
 
 _MAX_COMPRESSED: Final = 100_000
@@ -17,6 +21,7 @@ _EXPORTED: Final = (
     "h html render useState useEffect useLayoutEffect useRef useMemo useCallback signal computed batch"
     " useSignal"
 )
+_MISTAKE: Final = '/** @type {number} */\nexport const wrong = "a text";\n'
 _ADDRESS: Final = re.compile(r"(?:https?:)?//[\w.-]+\.[a-z]{2,}", re.IGNORECASE)
 _NAMESPACES: Final = ("http://www.w3.org",)
 """Names of XML namespaces: nothing is ever loaded from them."""
@@ -70,3 +75,17 @@ def test_no_file_names_another_host() -> None:
         name: hosts for name, all_hosts in found.items() if (hosts := [*{*all_hosts} - {*_NAMESPACES}])
     }
     assert foreign == {}
+
+
+def test_types_of_the_console_are_right_and_a_mistake_is_found(tmp_path: Path) -> None:
+    """TypeScript finds one that is planted, and no other."""
+    try:
+        node()
+        packages("npm-web")
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"types of the web console are not checked without npm packages: {error}")
+    web = tmp_path / "web"
+    shutil.copytree(WEB, web)
+    (web / "app" / "planted.js").write_text(_MISTAKE)
+    (found,) = check_types(web).splitlines()
+    assert found.startswith("web/app/planted.js(2,14): error TS2322"), found

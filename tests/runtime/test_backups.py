@@ -5,70 +5,43 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.bucket import KEY_ID, SECRET, open_bucket
+from tests.support.store.backing_up import DAY_S, backing_up_node, schedule_of
 from tools.homes import FILE
-from vox_mesh import Mesh
 from vox_mesh.errors import ArchiveFailed, BackupRefused, BadSettings
-from vox_mesh.node import MeshNode
-from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.runtime.archive_target import backup_target
-from vox_mesh.runtime.backups.schedule import BackupSchedule
+from vox_mesh.runtime.backups.backup_manifest import read_manifest
 from vox_mesh.runtime.backups.stored_backups import INDEX, StoredBackups
 from vox_mesh.store.targets.target import FolderTarget
-
-_DAY_S: Final = 86_400.0
-
-
-@asynccontextmanager
-async def _node(folder: Path, clock: Clock, name: str = "one", **more: Any) -> AsyncIterator[MeshNode]:
-    """A node that backs up into a folder every day."""
-    values = {
-        "backup_dir": folder / "backups",
-        "backup_keep": 2,
-        "node_id": name,
-        "tick": "1h",
-        "scope_id": "mesh",
-    }
-    settings = FILE.settings(folder, None, **(values | more))
-    async with Mesh.open(settings, Dependencies(monotonic=clock, elapsed=clock)) as node:
-        began = clock.now
-        yield node
-        clock.now = began
-
-
-def _schedule(node: MeshNode) -> BackupSchedule:
-    assert node.backup_schedule is not None
-    return node.backup_schedule
 
 
 async def test_a_backup_is_made_when_one_is_due_and_the_last_ones_are_kept(tmp_path: Path) -> None:
     clock = Clock()
-    async with _node(tmp_path, clock) as node:
-        schedule, stored = _schedule(node), StoredBackups(FolderTarget(tmp_path / "backups"))
+    async with backing_up_node(tmp_path, clock) as node:
+        schedule, stored = schedule_of(node), StoredBackups(FolderTarget(tmp_path / "backups"))
         first = await schedule.run_once()
         assert first is not None
         assert await stored.listed() == [first]
         assert await schedule.run_once() is None, "the first one is new"
         await node.messages.send("ada", {"text": "hello"})
-        clock.now += _DAY_S + 1
+        clock.now += DAY_S + 1
         second = await schedule.run_once()
-        clock.now += _DAY_S + 1
+        clock.now += DAY_S + 1
         third = await schedule.run_once()
         assert second is not None
         assert third is not None
         assert [each.name for each in await stored.listed()] == [second.name, third.name]
         assert schedule.newest_ms == third.at_ms
-    files = {path.name for path in (tmp_path / "backups").iterdir()}
-    assert files == {INDEX, second.name, third.name}
-    with closing(sqlite3.connect(tmp_path / "backups" / third.name)) as database:
+    assert first.name not in {path.name for path in (tmp_path / "backups").iterdir()}
+    await stored.fetch(third.name, tmp_path / "third.db")
+    with closing(sqlite3.connect(tmp_path / "third.db")) as database:
         assert database.execute("SELECT count(*) FROM a2a_messages").fetchone() == (1,)
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -76,37 +49,45 @@ async def test_a_backup_is_made_when_one_is_due_and_the_last_ones_are_kept(tmp_p
 async def test_of_two_nodes_one_makes_it(tmp_path: Path) -> None:
     clock = Clock()
     async with AsyncExitStack() as ending:
-        one = await ending.enter_async_context(_node(tmp_path, clock))
-        two = await ending.enter_async_context(_node(tmp_path, clock, "two"))
-        async with _schedule(one)._leading() as is_leader:
+        one = await ending.enter_async_context(backing_up_node(tmp_path, clock))
+        two = await ending.enter_async_context(backing_up_node(tmp_path, clock, "two"))
+        async with schedule_of(one)._leading() as is_leader:
             assert is_leader
-            assert await _schedule(two).run_once() is None, "the other one leads"
-        assert await _schedule(two).run_once() is not None
-        assert await _schedule(one).run_once() is None
+            assert await schedule_of(two).run_once() is None, "the other one leads"
+        assert await schedule_of(two).run_once() is not None
+        assert await schedule_of(one).run_once() is None
 
 
 class LossyTarget(FolderTarget):
     """A folder that keeps something else than it was given."""
 
+    def __init__(self, folder: Path, lost: str) -> None:
+        """`lost` is how the names of those files end of which a part is lost."""
+        super().__init__(folder)
+        self._lost = lost
+
     async def put(self, name: str, file: Path) -> None:
-        """Store all but the last byte of a backup."""
+        """Store all but the last byte of such a file."""
         await super().put(name, file)
-        if name != INDEX:
+        if name != INDEX and name.endswith(self._lost):
             await asyncio.to_thread(lambda: (self._folder / name).write_bytes(file.read_bytes()[:-1]))
 
 
-async def test_a_backup_that_is_not_read_back_as_it_was_written_does_not_count(tmp_path: Path) -> None:
-    async with _node(tmp_path, Clock()) as node:
-        schedule = _schedule(node)
-        schedule._backups = StoredBackups(LossyTarget(tmp_path / "backups"))
-        with pytest.raises(ArchiveFailed, match="is not what was stored"):
+@pytest.mark.parametrize(("lost", "fault"), [(".json", "is not what was stored"), (".z", "is damaged")])
+async def test_a_backup_that_is_not_read_back_as_it_was_written_does_not_count(
+    lost: str, fault: str, tmp_path: Path
+) -> None:
+    async with backing_up_node(tmp_path, Clock()) as node:
+        schedule = schedule_of(node)
+        schedule._backups = StoredBackups(LossyTarget(tmp_path / "backups", lost))
+        with pytest.raises(ArchiveFailed, match=fault):
             await schedule.run_once()
         assert await schedule._backups.listed() == []
 
 
 async def test_a_fetched_backup_is_verified(tmp_path: Path) -> None:
-    async with _node(tmp_path, Clock()) as node:
-        made = await _schedule(node).run_once()
+    async with backing_up_node(tmp_path, Clock()) as node:
+        made = await schedule_of(node).run_once()
     assert made is not None
     stored = StoredBackups(FolderTarget(tmp_path / "backups"))
     assert await stored.fetch(made.name, tmp_path / "fetched.db") == made
@@ -126,16 +107,21 @@ async def test_backups_are_kept_in_a_bucket(tmp_path: Path) -> None:
     async with open_bucket() as bucket:
         url: dict[str, Any] = {"backup_dir": None, "backup_url": bucket.url.replace("a bucket", "bucket")}
         key: dict[str, Any] = {"backup_key_id": KEY_ID, "backup_secret": SECRET, "backup_keep": 1}
-        async with _node(tmp_path, clock, **url, **key) as node:
-            assert await _schedule(node).run_once() is not None
-            clock.now += _DAY_S + 1
-            made = await _schedule(node).run_once()
+        async with backing_up_node(tmp_path, clock, **url, **key) as node:
+            assert await schedule_of(node).run_once() is not None
+            clock.now += DAY_S + 1
+            made = await schedule_of(node).run_once()
         assert made is not None
-        assert sorted(bucket.objects) == [f"/bucket/mesh/{name}" for name in sorted((INDEX, made.name))]
+        kept = {name.removeprefix("/bucket/mesh/") for name in bucket.objects}
+        chunks = {
+            each.file_name for each in read_manifest(bucket.objects[f"/bucket/mesh/{made.name}"]).chunks
+        }
+        assert chunks
+        assert kept == {INDEX, made.name} | chunks
         assert bucket.refused == 0
 
 
-@pytest.mark.parametrize("name", ["../mesh.db", "vox-mesh-/../x.db", "mesh.db", 7])
+@pytest.mark.parametrize("name", ["../mesh.json", "vox-mesh-/../x.json", "mesh.json", "vox-mesh-x.db", 7])
 async def test_an_index_that_names_other_files_is_refused(name: object, tmp_path: Path) -> None:
     entry = {"name": name, "at_ms": 1, "bytes": 1, "sha256": "", "node_id": "one"}
     (tmp_path / INDEX).write_text(json.dumps({"backups": [entry]}))

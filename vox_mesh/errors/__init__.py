@@ -43,6 +43,7 @@ from vox_mesh.errors.documents import NotJson as NotJson
 from vox_mesh.errors.jobs import ArtifactDamaged as ArtifactDamaged
 from vox_mesh.errors.jobs import ArtifactMissing as ArtifactMissing
 from vox_mesh.errors.jobs import ArtifactNotKept as ArtifactNotKept
+from vox_mesh.errors.jobs import BadArguments as BadArguments
 from vox_mesh.errors.jobs import JobNotSucceeded as JobNotSucceeded
 from vox_mesh.errors.jobs import NotAuthentic as NotAuthentic
 from vox_mesh.errors.jobs import StepFailed as StepFailed

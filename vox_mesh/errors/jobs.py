@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vox_mesh.errors.base import MeshError, NotKnown
+from vox_mesh.errors.base import BadValue, MeshError, NotKnown
 
 
 class JobNotSucceeded(MeshError):
@@ -68,3 +68,9 @@ class StepOrderChanged(MeshError):
         super().__init__(
             message, hint="keep the order of stored steps, or guard the change with context.version"
         )
+
+
+class BadArguments(BadValue):
+    """The arguments of a typed job do not fit the parameters of its function."""
+
+    code = "bad_arguments"

@@ -34,6 +34,7 @@ from vox_mesh.model.jobs.records import (
     DEFAULT_PRIORITY,
     HELD,
     UNSUCCESSFUL,
+    HasJobId,
     Job,
     JobState,
 )
@@ -76,7 +77,7 @@ _REFUSALS: Final = {
 }
 
 
-Reference = str | Job | Scheduled
+Reference = str | HasJobId
 """A job, its id, a prefix of its id, or its ULID."""
 
 
@@ -432,7 +433,11 @@ class Jobs:
 
         Raises `JobNotSucceeded` if it did not succeed, and `TimeoutError` after `timeout` seconds.
         """
-        return await read_result(await self.wait(reference, timeout=timeout), self._read_artifact)
+        return await self.result_of(await self.wait(reference, timeout=timeout))
+
+    async def result_of(self, job: Job) -> Any:
+        """Return the result of a job that has ended. Raises `JobNotSucceeded` if it did not succeed."""
+        return await read_result(job, self._read_artifact)
 
     # --- deprecated ------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from vox_mesh.store.engines import sqlite
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.rows import Row, Rows, Value
-from vox_mesh.store.schema.backup import weight_of
+from vox_mesh.store.schema.copying import weight_of
 from vox_mesh.store.schema.restorable import restorable, str_of
 from vox_mesh.store.schema.schema import UNFINISHED, VERSION, ensure_schema, migrate
 from vox_mesh.store.schema.shape import definitions_of, expected, objects_in

@@ -18,7 +18,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from vox_mesh.client.jobs import JobName
 from vox_mesh.client.locks import PathObstacle
@@ -57,6 +57,7 @@ from vox_mesh.jobs.scheduling.workflows import RunSummary, WorkflowRun
 from vox_mesh.jobs.spooled import SpooledJob
 from vox_mesh.jobs.steps.job_checkpoints import SignedCheckpoint
 from vox_mesh.jobs.transitions import JobTransitions
+from vox_mesh.jobs.typed.job_options import JobOptions
 from vox_mesh.jobs.work.reports import Report, ReportedUsage
 from vox_mesh.jobs.worker.executor import WorkerStats
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
@@ -101,7 +102,7 @@ from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.checkpoint import LogCheckpoint
 from vox_mesh.model.oplog.deletion import DeletedEntries
 from vox_mesh.model.oplog.findings import ChainFinding
-from vox_mesh.model.oplog.key_changes import NodeKeys
+from vox_mesh.model.oplog.key_changes import ChainEnd, NodeKeys
 from vox_mesh.model.oplog.recovery_key import RecoveryKey
 from vox_mesh.model.oplog.succession import Succession
 from vox_mesh.model.oplog.verification import ChainReport, ChainWitness, Key, RecordedHead
@@ -172,6 +173,7 @@ from vox_mesh.store.targets.target import FileTarget
 from vox_mesh.store.watch.changes import Change, ChangeLoop
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import BatchWrapper
+from vox_mesh.sync.typed_jobs import BlockingJobDecorator
 
 def opened(manager: Callable[[], AbstractAsyncContextManager[Any]]) -> AbstractContextManager[Any]: ...
 def timeout(seconds: Duration | None) -> AbstractContextManager[None]: ...
@@ -313,6 +315,14 @@ class StoreWitness:
     def save(self) -> None: ...
 
 class Mesh(MeshServices):
+    def job(
+        self,
+        kind: str,
+        *,
+        concurrency: int | None = ...,
+        max_running: int | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> BlockingJobDecorator: ...
     @staticmethod
     def open(
         settings: Settings | None = ..., dependencies: Dependencies | None = ...
@@ -514,6 +524,7 @@ class TrustedKeys:
     def known(self, chain: str, mark: str | None) -> list[Key] | None: ...
     def is_authentic(self, entry: LogEntry) -> bool: ...
     def is_original(self, entry: LogEntry) -> bool: ...
+    def closed_chains(self) -> Mapping[str, Sequence[ChainEnd]]: ...
     def is_sealed(self, entry: LogEntry) -> bool: ...
     def has_changed_verdict(self, entry: LogEntry) -> bool: ...
     def is_of_owner(self, entry: LogEntry) -> bool: ...
@@ -1052,6 +1063,7 @@ class Jobs:
     def watch(self, reference: Reference) -> Generator[Job]: ...
     def wait(self, reference: Reference, *, timeout: Duration | None = ...) -> Job: ...
     def result(self, reference: Reference, *, timeout: Duration | None = ...) -> Any: ...
+    def result_of(self, job: Job) -> Any: ...
     @property
     def roster(self) -> JobQueries: ...
     def give_back(self, reference: Reference, *, delay: Duration = ..., reason: str = ...) -> Job: ...
@@ -1764,6 +1776,21 @@ class ClientApprovals:
     def wait(self, approval_id: str, *, timeout: Duration | None = ...) -> Approval: ...
     def approve(self, approval_id: str, reason: str = ...) -> Approval: ...
     def deny(self, approval_id: str, reason: str = ...) -> Approval: ...
+
+class MeshApp:
+    handlers: HandlerSet
+    def job(
+        self,
+        kind: str,
+        *,
+        concurrency: int | None = ...,
+        max_running: int | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> BlockingJobDecorator: ...
+    def open(
+        self, settings: Settings | None = ..., dependencies: Dependencies | None = ...
+    ) -> AbstractContextManager[MeshNode]: ...
+    def using(self, mesh: Mesh) -> AbstractContextManager[None]: ...
 
 Town = MeshHarness
 TownClock = ManualClock

@@ -7,13 +7,18 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from vox_mesh.errors import BadValue
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.sync.loop_thread import Call, LoopThread
+
+if TYPE_CHECKING:
+    from vox_mesh.sync.typed_jobs import BlockingJobDecorator
+
+T = TypeVar("T")
 
 _PACKAGE: Final = "vox_mesh."
 
@@ -70,6 +75,26 @@ class Blocking:
         return id(self._target)
 
 
+class BlockingMesh(Blocking):
+    """A proxy of a mesh, whose typed jobs are blocking too."""
+
+    __slots__ = ()
+
+    def job(self, kind: str, **options: Any) -> BlockingJobDecorator:
+        """Make a typed job of a function, as the async mesh does."""
+        from vox_mesh.sync.typed_jobs import (
+            BlockingJobDecorator,  # imported late: few scripts have typed jobs
+        )
+
+        return BlockingJobDecorator(self._target.job(kind, **options), partial(run_in_loop, self))
+
+
+def run_in_loop(mesh: BlockingMesh, work: Callable[[], Awaitable[T]]) -> T:
+    """Call an async function in the loop of a mesh, and wait for it."""
+    loop, node = (object.__getattribute__(mesh, name) for name in ("_loop", "_node"))
+    return cast(LoopThread, loop).run(work, node)
+
+
 def _blocking_function(
     loop: LoopThread, function: Callable[..., Any], node: MeshServices | None
 ) -> Callable[..., Any]:
@@ -78,7 +103,9 @@ def _blocking_function(
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         async def work() -> Any:
-            result = function(*map(_unwrap, args), **{name: _unwrap(each) for name, each in options.items()})
+            result = function(
+                *map(unwrapped, args), **{name: unwrapped(each) for name, each in options.items()}
+            )
             return await result if isinstance(result, Awaitable) else result
 
         return _wrap_result(loop, loop.run(work, node), node)
@@ -86,7 +113,8 @@ def _blocking_function(
     return call
 
 
-def _unwrap(value: Any) -> Any:
+def unwrapped(value: Any) -> Any:
+    """Return the object of the loop that a proxy stands for, or the value itself."""
     return object.__getattribute__(value, "_target") if isinstance(value, Blocking) else value
 
 
@@ -107,7 +135,9 @@ def _iterate(loop: LoopThread, items: Any, node: MeshServices | None) -> Generat
 
 def _wrap(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:
     """Wrap a value if it is a service."""
-    return Blocking(loop, value, node) if is_service(value) else value
+    if not is_service(value):
+        return value
+    return (BlockingMesh if isinstance(value, MeshServices) else Blocking)(loop, value, node)
 
 
 def is_service(value: object) -> bool:

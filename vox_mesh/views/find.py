@@ -13,6 +13,8 @@ from vox_mesh.store.schema.statements import named
 MAX_FOUND: Final = 20
 _MAX_OF_SORT: Final = 6
 _MAX_TEXT: Final = 200
+_MAX_ID: Final = 1_024
+"""The longest key of a lock: an id that is cut would name another thing."""
 
 _FIND: Final = named("find")["find"]
 _ID: Final = re.compile(r"[0-9a-f]{4,64}")
@@ -46,7 +48,7 @@ async def find_things(mesh: MeshServices, text: str) -> FindingsView:
     ulid = large if _ULID.fullmatch(large) else None
     values = (*mesh.store.mesh_id, small, _MAX_OF_SORT, job_id, ulid, text)
     rows = await mesh.store.read(_FIND, values)
-    found = dict.fromkeys(FoundView(*map(_plain, row)) for row in rows)
+    found = dict.fromkeys(_found(*row) for row in rows)
     return FindingsView(sorted(found, key=lambda each: _distance(each, small))[:MAX_FOUND])
 
 
@@ -56,7 +58,11 @@ def _distance(found: FoundView, text: str) -> int:
     return 0 if text in names else 1 if any(name.startswith(text) for name in names) else 2
 
 
-def _plain(value: Value) -> str:
+def _found(sort: Value, thing_id: Value, title: Value, detail: Value) -> FoundView:
+    return FoundView(_plain(sort), _plain(thing_id, _MAX_ID), _plain(title), _plain(detail))
+
+
+def _plain(value: Value, length: int = _MAX_TEXT) -> str:
     """Return a column as a short text; only a hostile row holds bytes."""
     text = value.hex() if isinstance(value, bytes) else "" if value is None else str(value)
-    return text[:_MAX_TEXT]
+    return text[:length]

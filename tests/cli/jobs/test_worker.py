@@ -44,7 +44,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ("", "nothing to work on: pass --handlers, --exec or --agents"),
+        ("", "nothing to work on: pass --app, --handlers, --exec or --agents"),
         (
             "--handlers example",
             "must be given as module:object, got 'example'; for example my_handlers:handlers",
@@ -59,12 +59,18 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         ("--handlers leaves:handlers", "module leaves can't be imported: SystemExit: 0"),
         ("--handlers example:nothing", "module example has no nothing"),
         ("--handlers example:handlers.nothing", "module example has no handlers.nothing"),
-        ("--handlers example:number", "example:number must be a HandlerSet or a function, got type int"),
+        (
+            "--handlers example:number",
+            "example:number must be a HandlerSet, a MeshApp or a function, got type int",
+        ),
         (
             "--handlers example:HandlerSet",
-            "example:HandlerSet must be a HandlerSet or a function, got a class",
+            "example:HandlerSet must be a HandlerSet, a MeshApp or a function, got a class",
         ),
-        ("--handlers example:register_later", "must be a HandlerSet or a function, got an async function"),
+        (
+            "--handlers example:register_later",
+            "must be a HandlerSet, a MeshApp or a function, got an async function",
+        ),
         ("--handlers example:empty", "example:empty has no handlers; register them with"),
         ("--handlers example:fail", "example:fail failed: RuntimeError: no model is here"),
         ("--handlers example:handlers --handlers example:handlers", "example.echo has two handlers"),

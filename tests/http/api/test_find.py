@@ -30,7 +30,7 @@ async def test_jobs_are_found_by_the_beginnings_of_their_ids_and_by_kind(
     for text in (job.job_id, job.job_id[:8].upper(), job.ulid, f" {job.ulid[:22].lower()} "):
         assert (await found(served, text, "job"))[0] == expected
     assert await found(served, kind[3:].upper()) == [
-        {"sort": "kind", "id": kind, "title": kind, "detail": "1 jobs"}
+        {"sort": "kind", "id": kind, "title": kind, "detail": "1 job"}
     ]
     run = await served.post("/v1/workflows", {"workflow": {"name": "w", "jobs": {"build": {"kind": kind}}}})
     ((item,),) = [run["items"]]
@@ -67,6 +67,12 @@ async def test_exact_names_come_first_and_the_list_is_bounded(served: ServedNode
         "bounded.29",
         "x.bounded.29",
     ]
+
+
+async def test_the_key_of_a_lock_is_found_as_a_whole_however_long_it_is(served: ServedNode) -> None:
+    keys = [f"file:{'long/' * 190}{name}" for name in ("a", "b")]
+    await served.node.locks.acquire(keys, agent="long", ttl=3_600)
+    assert [each["id"] for each in await found(served, "long/long/", "lock")] == keys
 
 
 async def test_a_hostile_text_is_only_a_text(served: ServedNode) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.jobs import example_handlers
+from tests.support.jobs import example_app, example_handlers, example_sync_app
 from tests.support.locks.lock_runs import PATIENCE_S, Run, command_run
 from tests.support.running.command_homes import on_file as on_file
 from tests.support.running.command_homes import settings as settings
@@ -142,6 +142,32 @@ async def test_handlers_come_from_the_folder_and_commands_are_run_only_with_exec
             assert (await mesh.jobs.wait(command, timeout=PATIENCE_S)).state == "succeeded"
             assert worker.kinds == "exec"
             assert (await worker.stopped(signal.SIGINT))[0] == 0
+
+
+async def test_the_jobs_of_an_app_come_from_the_folder(on_file: Settings, tmp_path: Path) -> None:
+    for app, name in ((example_app, "my_app"), (example_sync_app, "my_sync_app")):
+        shutil.copy(str(app.__file__), tmp_path / f"{name}.py")
+    total = example_app.Total
+    async with Mesh.open_command(on_file) as mesh:
+        count, forward = example_app.count.on(mesh), example_app.forward.on(mesh)
+        async with worker_run(on_file, "--app", "my_app:mesh", "--app", "my_sync_app:mesh") as worker:
+            counted, forwarded = (
+                await count.schedule("to be", factor=3),
+                await forward.schedule("or not to be"),
+            )
+            assert await counted.result(timeout=PATIENCE_S) == total(6, "example.count")
+            again = count.handle(await forwarded.result(timeout=PATIENCE_S))
+            assert await again.result(timeout=PATIENCE_S) == total(8, "example.count")
+            relayed = await mesh.jobs.schedule("example.relay", {"number": 4})
+            doubled = await mesh.jobs.result(relayed, timeout=PATIENCE_S)
+            assert await mesh.jobs.result(doubled, timeout=PATIENCE_S) == 10
+            wrong = await mesh.jobs.schedule("example.count", {"txt": "to be"})
+            reason = (await mesh.jobs.wait(wrong, timeout=PATIENCE_S)).reason
+            assert reason is not None
+            assert reason.startswith("bad_arguments: example.count has no parameter txt; argument text of")
+            rules = {each.kind: each.max_running for each in await mesh.job_kinds.listed()}
+            assert rules == {"example.forward": 3}
+            assert (await worker.stopped())[0] == 0
 
 
 async def test_a_program_that_is_not_allowed_is_not_run(on_file: Settings, tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tools.fleet.fleet import CODERS, Fleet, record_conflict, report, schedule, send_message, take
-from tools.fleet.node_process import settings_of
+from tools.fleet.node_process import NodeProcess, settings_of
 from vox_mesh import Manifest, Mesh, load_settings
-from vox_mesh.store.script import new_key
+from vox_mesh.store.script import Script, Statement, new_key
+from vox_mesh.views.live.stuck import NO_PROGRESS_MS
+
+_QUICK_TICK: Final = "100ms"
+"""The heartbeat of a node that is to die soon."""
 
 
 def new_name(word: str) -> str:
@@ -98,3 +102,42 @@ async def add_ended_jobs(fleet: Fleet, kind: str, count: int) -> None:
     async with opened(fleet) as mesh:
         manifests = [Manifest.of(kind=kind, payload={"n": number}) for number in range(count)]
         await mesh.jobs.abort(*await mesh.jobs.schedule_all(manifests), reason="not now")
+
+
+async def add_stuck_job(fleet: Fleet, kind: str, agent: str) -> str:
+    """Have an agent take a job and give no sign for so long that it counts as stuck; return the job's id."""
+    await schedule(fleet.node, {"kind": kind})
+    job, _ = await take(fleet.node, kind, agent)
+    age = "UPDATE jobs SET started_ms = started_ms - ? WHERE job_id = ?"
+    async with opened(fleet) as mesh:
+        await mesh.store.write(Script(Statement(age, (2 * NO_PROGRESS_MS, job))))
+    return job
+
+
+async def add_broken_promise(fleet: Fleet, asker: str, helper: str) -> str:
+    """Have an agent promise help and withdraw it; return the id of the thread."""
+    asked = await fleet.node.send("/v1/rhythm/help", {"to": helper, "body": "Is it final?", "agent": asker})
+    thread: str = asked["thread_id"]
+    path = f"/v1/rhythm/help/{thread}"
+    await fleet.node.send(f"{path}/promise", {"promise_beats": 4, "agent": helper})
+    await fleet.node.send(f"{path}/withdraw", {"reason": "out of time", "agent": helper})
+    return thread
+
+
+async def add_dead_node(fleet: Fleet, name: str) -> None:
+    """Have a node join and be killed."""
+    node = await NodeProcess.start(fleet.folder, name, VOX_MESH_TICK=_QUICK_TICK)
+    await node.kill()
+
+
+async def add_dependent_jobs(fleet: Fleet, kind: str, count: int, *, width: int) -> list[str]:
+    """Schedule jobs in rows, each of which waits for the one above it; return their ids, row by row."""
+    jobs: list[str] = []
+    async with opened(fleet) as mesh:
+        for start in range(0, count, width):
+            after = [[each] for each in jobs[-width:]] or [[]] * width
+            row = [
+                Manifest.of(kind=kind, payload=start + place, after=after[place]) for place in range(width)
+            ]
+            jobs += [job.job_id for job in await mesh.jobs.schedule_all(row)]
+    return jobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import cache
+from http import HTTPStatus
 from typing import Any, Final
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, ViewportSize
@@ -77,6 +78,12 @@ class WatchedPage:
     def tolerate(self, pattern: str) -> None:
         """Do not count faults of this form: the test causes them."""
         self._tolerated.append(re.compile(pattern))
+
+    def allow_refusal(self, status: HTTPStatus, *paths: str) -> None:
+        """Do not count that the node refuses these paths, with any query, with this status."""
+        for path in paths:
+            address = re.escape(f"{self.origin}{path}")
+            self.tolerate(rf"^console error: .* status of {status:d} \(.*\) \({address}(\?.*)?\)$")
 
     def forgive(self) -> None:
         """Forget what it did until now, and what was tolerated."""

@@ -13,7 +13,8 @@ from vox_mesh.cli.support.session import start_shared
 from vox_mesh.errors import BadSettings
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.runtime.archive_target import backup_target
-from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups
+from vox_mesh.runtime.backups.backup_index import StoredBackup
+from vox_mesh.runtime.backups.stored_backups import StoredBackups
 
 _UNSCHEDULED: Final = "no backups are scheduled: neither VOX_BACKUP_DIR nor VOX_BACKUP_URL is set"
 _HINT: Final = "for example VOX_BACKUP_DIR=/mnt/backups"
@@ -56,7 +57,7 @@ def fetch(name: str, file: Path, as_json: bool) -> None:
 
     \b
     Example:
-      vox-mesh db backups fetch vox-mesh-20260131T020000Z-1a2b3c4d.db mesh.db
+      vox-mesh db backups fetch vox-mesh-20260131T020000Z-1a2b3c4d.json mesh.db
     """
     stored = _stored("db backups fetch")
     if stored is None:

@@ -93,6 +93,7 @@ def run(
 
     \b
     Example:
+      vox-mesh worker run --app my_jobs:mesh
       vox-mesh worker run --handlers my_handlers:handlers --kinds 'cortex.extract.*' --concurrency 4
     """
     settings = start_shared("worker run")
@@ -112,7 +113,7 @@ def run(
             each for each in kinds if each != EXEC and not any(matches(each, kind) for kind in of_agents)
         )
     if not handlers.patterns and not may_exec and not of_agents:
-        raise click.UsageError("nothing to work on: pass --handlers, --exec or --agents")
+        raise click.UsageError("nothing to work on: pass --app, --handlers, --exec or --agents")
     check_exec_settings(settings)
     work = Work(handlers, concurrency or settings.worker_concurrency, grace, kinds, tuple(checked_tags(tags)))
     return loop.run(NodeRun(settings, work, grace + _LEAVING_S, until_idle=until_idle).run())

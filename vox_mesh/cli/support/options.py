@@ -85,10 +85,11 @@ def ttl_option(default: str) -> Callable[[Function], Function]:
 
 handlers_option: Final = click.option(
     "--handlers",
+    "--app",
     "names",
     metavar="MODULE:OBJECT",
     multiple=True,
-    help="A HandlerSet, or a function that registers handlers in the HandlerSet it gets; repeatable.",
+    help="A MeshApp, a HandlerSet, or a function that registers handlers in the one it gets; repeatable.",
 )
 
 

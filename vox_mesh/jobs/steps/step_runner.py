@@ -92,7 +92,7 @@ class StepRunner:
         timeout_s = None if timeout is None else seconds_of("timeout", timeout)
         while True:
             try:
-                result = await _run(call, timeout_s)
+                result = await run_step_function(call, timeout_s)
             except self._control:
                 raise
             except Exception as error:
@@ -245,7 +245,8 @@ async def gather(*steps: Awaitable[Any]) -> list[Any]:
     return list(results)
 
 
-async def _run(call: Callable[[], Any], timeout_s: float | None) -> Any:
+async def run_step_function(call: Callable[[], Any], timeout_s: float | None) -> Any:
+    """Call the function of a step, in a thread unless it is async."""
     async with asyncio.timeout(timeout_s):
         if inspect.iscoroutinefunction(call.func if isinstance(call, partial) else call):
             return await call()

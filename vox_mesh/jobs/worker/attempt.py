@@ -55,6 +55,11 @@ class NeedsInput(Exception):
 class GiveUp(Exception):
     """Raised by a handler to fail its job without another attempt."""
 
+    @property
+    def reason(self) -> str:
+        """Return the reason with which the job fails."""
+        return _describe(self)
+
 
 async def run_attempt(
     context: JobContext,
@@ -108,7 +113,7 @@ async def _run(
     except NeedsInput as error:
         return AttemptResult(job, JobState.PENDING, NEEDS_INPUT, delay_ms=0, question=error.question)
     except GiveUp as error:
-        return failed(_describe(error), may_retry=False)
+        return failed(error.reason, may_retry=False)
     except MeshError as error:
         return failed(error.line)
     except BaseException as error:  # no exception of the work may end the worker

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from vox_mesh.errors import BadValue, StaleClaim
+from vox_mesh.errors import BadValue, StaleClaim, WrongThread
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
@@ -30,6 +30,9 @@ from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Op, Script, Statement, guard
 from vox_mesh.store.store import Store
+
+if TYPE_CHECKING:
+    from vox_mesh.jobs.jobs import Jobs
 
 T = TypeVar("T")
 
@@ -57,6 +60,7 @@ class JobContext:
         resumed: Any,
         results: PredecessorResults,
         steps: StepRunner,
+        jobs: Jobs,
         answer: Any = None,
     ) -> None:
         self.job: Final = job
@@ -73,6 +77,7 @@ class JobContext:
         self.inferences: list[str] = []
         """The ops that recorded model calls."""
         self._results = results
+        self._jobs = jobs
         self.steps: Final = steps
         """Runs the durable steps of the attempt."""
         self._store = store
@@ -98,6 +103,11 @@ class JobContext:
     def now_ms(self) -> int:
         """Return the time of the mesh, in ms."""
         return self._clock.now_ms
+
+    @property
+    def jobs(self) -> Jobs:
+        """Return the jobs of the mesh, to schedule others. Each attempt does so again: see `run_job`."""
+        return self._jobs
 
     async def results(self) -> dict[str, Any]:
         """Return the results of the predecessors that have succeeded, by name in a workflow or by id."""
@@ -251,7 +261,7 @@ class JobContext:
 
         Its tokens are charged.
         """
-        now_ms = self._clock.now_ms
+        now_ms = self.now_ms
         if input_tokens or output_tokens:
             self.charge(model=model, input_tokens=input_tokens, output_tokens=output_tokens)
         snapshot = inference_snapshot(
@@ -266,7 +276,7 @@ class JobContext:
         )
         name = f"inference-{sum(each.type == SNAPSHOT for each in self.kept) + 1}"
         body = canonical(snapshot).encode()
-        artifact = self._add(await self._artifacts.keep(body, name=name, type=SNAPSHOT))
+        artifact = await self.keep(name, body, SNAPSHOT)
         await self._log_inference(artifact)
         return artifact
 
@@ -311,6 +321,12 @@ class JobContext:
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: Duration = _CALL_TIMEOUT_S) -> T:
         """Run a coroutine such as `context.checkpoint(...)` from a handler's thread."""
         timeout_s = seconds_of("timeout", timeout)
+        if _running_loop() is self._loop:
+            coroutine.close()
+            raise WrongThread(
+                "context.run in the thread of the event loop: it would stop the loop",
+                hint="await the call, or make the handler a plain function, which gets its own thread",
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
 
     def _call_in_loop(self, function: Any, *args: Any) -> None:

@@ -236,7 +236,9 @@ class Executor:
         )
         given = None if answer is None else answer["answer"]
         return JobContext(
-            job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, steps, given
+            *(job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, steps),
+            self._jobs,
+            given,
         )
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:

@@ -33,6 +33,8 @@ class Handler(NamedTuple):
     function: Function
     concurrency: int | None = None
     lease_ms: int | None = None
+    max_running: int | None = None
+    """How many jobs of its kind may run in the whole mesh, which its workers set when they start."""
 
     @property
     def is_async(self) -> bool:
@@ -104,6 +106,14 @@ class HandlerSet:
         return None if pattern is None else self._by_pattern[pattern]
 
     @property
+    def max_running(self) -> dict[str, int]:
+        """Return how many jobs of a kind may run in the whole mesh, for each handled kind that says so."""
+        limits = {
+            each.pattern: each.max_running for each in self._by_pattern.values() if self.of(each.pattern)
+        }
+        return {kind: limit for kind, limit in limits.items() if limit is not None}
+
+    @property
     def patterns(self) -> list[str]:
         """Return the patterns of the handled kinds."""
         if self._only is None:
@@ -134,7 +144,8 @@ class HandlerSet:
 def load_handlers(names: Iterable[str]) -> HandlerSet:
     """Return all handlers of the objects named `module:object`; the current folder is searched too.
 
-    An object is a `HandlerSet`, or a function that takes one and registers its handlers.
+    An object is a `HandlerSet`, something that has one as `handlers`, such as a `MeshApp`, or a function that
+    takes one and registers its handlers.
     Raises `BadSettings` for an object that can't be loaded or has no handlers.
     """
     folder = str(Path.cwd())
@@ -154,12 +165,13 @@ def load_handlers(names: Iterable[str]) -> HandlerSet:
 
 def _load(name: str) -> HandlerSet:
     target = _import_object(name)
+    target = getattr(target, "handlers", target)
     if isinstance(target, HandlerSet):
         return target
     if not callable(target) or isinstance(target, type) or inspect.iscoroutinefunction(target):
         raise BadSettings(
-            f"{name} must be a HandlerSet or a function, got {_describe_type(target)}",
-            hint="name a HandlerSet, or a function that takes one and registers its handlers",
+            f"{name} must be a HandlerSet, a MeshApp or a function, got {_describe_type(target)}",
+            hint="name a HandlerSet, a MeshApp, or a function that takes one and registers its handlers",
         )
     handlers = HandlerSet()
     try:

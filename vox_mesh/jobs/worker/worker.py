@@ -26,6 +26,7 @@ from vox_mesh.jobs.worker.executor import Executor, WorkerStats
 from vox_mesh.jobs.worker.finisher import Finisher
 from vox_mesh.jobs.worker.follow_up import FollowUp
 from vox_mesh.jobs.worker.handlers import F, HandlerSet
+from vox_mesh.jobs.worker.kind_limits import set_kind_limits
 from vox_mesh.jobs.worker.leases import Leases
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.durations import Duration, seconds_of
@@ -217,6 +218,7 @@ class Worker(RenamedAttributes):
             Manifest.model_rebuild()  # otherwise the first job would wait for that
             await self._artifacts.sweep()
             await asyncio.gather(self._announce(), self._finisher.warm_up())
+            await set_kind_limits(self._store, self._jobs, self.handlers.max_running)
             # Read after the announcement: of workers that start together, later ones see earlier ones.
             with suppress(DatabaseUnavailable):
                 await self._chooser.refresh_membership()

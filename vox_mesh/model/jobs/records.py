@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import parse
@@ -292,6 +292,14 @@ def most_specific(patterns: Iterable[str], kind: str) -> str | None:
     """Return the most specific pattern that covers a kind, or `None`."""
     matching = [each for each in patterns if matches(each, kind)]
     return max(matching, key=lambda each: (not each.endswith("*"), len(each))) if matching else None
+
+
+class HasJobId(Protocol):
+    """A job, or what stands for one."""
+
+    @property
+    def job_id(self) -> str:
+        """Return the id of the job."""
 
 
 class Scheduled(NamedTuple):

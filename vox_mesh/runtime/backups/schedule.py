@@ -14,12 +14,15 @@ from vox_mesh.errors import MeshError, StaleFence, StaleIncarnation, StoreClosed
 from vox_mesh.locks.leadership import Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.runtime.backups.stored_backups import StoredBackup, StoredBackups, backup_name
+from vox_mesh.runtime.backups.backup_index import StoredBackup, backup_name
+from vox_mesh.runtime.backups.chunks import ChunkWriter
+from vox_mesh.runtime.backups.stored_backups import BackupOrigin, StoredBackups
 from vox_mesh.store.engine import Engine
-from vox_mesh.store.schema.backup import Backup, back_up
+from vox_mesh.store.engines.thread import SerialThread
+from vox_mesh.store.schema.copying import Copied, copy_database
+from vox_mesh.store.schema.row_lines import RowLines
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
-from vox_mesh.store.targets.content import file_digest
 
 _log = logging.getLogger(__name__)
 
@@ -94,27 +97,31 @@ class BackupSchedule:
         return self.newest_ms is None or self._clock.now_ms - self.newest_ms >= self.interval_s * 1_000
 
     async def _make(self) -> StoredBackup:
-        """Copy the database to a temporary file, and store it."""
+        """Copy the database into chunks, of which only the changed ones are kept, and store those."""
         at_ms = self._clock.now_ms
         with tempfile.TemporaryDirectory(prefix="vox-mesh-backup-") as folder:
-            file = Path(folder) / "mesh.db"
-            made = await self._copy(file)
-            digest = await asyncio.to_thread(file_digest, file)
-            name = backup_name(at_ms, new_key()[:_UNIQUE])
-            backup = StoredBackup(name, at_ms, made.bytes, digest, self._node_id)
-            await self._refuse_unless_leading()
-            await self._backups.add(backup, file, self._keep)
+            chunks = await self._backups.begin(Path(folder), self._chance)
+            copied = await self._copy(chunks)
+            new_bytes = sum(chunk.size for chunk in chunks.new)
+            origin = BackupOrigin(backup_name(at_ms, new_key()[-_UNIQUE:]), at_ms, self._node_id)
+            backup = await self._backups.add(origin, chunks, self._keep, self._refuse_unless_leading)
         self.newest_ms = at_ms
-        _log.info("backup made: name=%s bytes=%d rows=%d", name, made.bytes, made.rows)
+        _log.info(
+            "backup made: name=%s bytes=%d new_bytes=%d rows=%d",
+            *(backup.name, backup.bytes, new_bytes, copied.rows),
+        )
         return backup
 
-    async def _copy(self, file: Path) -> Backup:
+    async def _copy(self, chunks: ChunkWriter) -> Copied:
         """Copy the database over a connection of its own, so that the node's own calls do not wait."""
-        engine = await self._open_database()
+        engine, disk = await self._open_database(), SerialThread("vox-mesh-backup")
         try:
-            return await back_up(engine, file)
+            copied = await copy_database(engine, RowLines(chunks.write, disk))
+            await disk.do(chunks.finish)
         finally:
+            await disk.stop()
             await engine.close()
+        return copied
 
     async def _refuse_unless_leading(self) -> None:
         if not await self._leadership.keep(_LEASE_S):

@@ -1,5 +1,6 @@
 /** Keys of the whole page: `g` and a letter opens a screen, `?` shows all of them. */
 import { signal } from "../vendor.js";
+import { isAsking } from "../parts/dialog.js";
 import { go, to } from "./router.js";
 import { SCREENS } from "./screens.js";
 
@@ -24,7 +25,7 @@ export const KEYS = [
 function heard(event) {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
     event.preventDefault();
-    overlay.value = overlay.value === "palette" ? "" : "palette";
+    if (!isAsking.value) overlay.value = overlay.value === "palette" ? "" : "palette";
     return;
   }
   const target = /** @type {HTMLElement} */ (event.target);

@@ -1,5 +1,5 @@
 /** The command palette and the help. */
-import { html, useEffect, useRef, useState } from "../vendor.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor.js";
 import { Icon } from "../parts/icon.js";
 import { Line } from "../parts/text.js";
 import { toast } from "../parts/toast.js";
@@ -15,10 +15,14 @@ import { nextTheme } from "./theme.js";
 const PAUSE_MS = 120;
 /** Of how many things that were found there are actions. */
 const MAX_ACTED = 4;
+/** The most characters that the node looks for. */
+const MAX_TEXT = 128;
 
 /** @typedef {{sort: string, id: string, title: string, detail: string | null}} Found */
 
 /** @typedef {{id: string, title: string, detail: string, icon: string, run: () => void}} Choice */
+
+/** @typedef {{text: string, choices: Choice[], problem: string}} Findings What was found for a text. */
 
 /** Where things of each sort are shown.
  * @type {Record<string, {icon: string, href: (id: string) => string}>} */
@@ -71,26 +75,42 @@ function Help() {
 
 function Palette() {
   const [text, setText] = useState("");
-  const [found, setFound] = useState(/** @type {Choice[]} */ ([]));
+  const [found, setFound] = useState(/** @type {Findings} */ ({ text: "", choices: [], problem: "" }));
   const [at, setAt] = useState(0);
+  const [isEntered, setEntered] = useState(false);
+  const wanted = text.trim();
+  const isFresh = found.text === wanted;
   useEffect(() => {
     const ending = new AbortController();
-    const timer = setTimeout(async () => setFound(await find(text, ending.signal)), PAUSE_MS);
+    const timer = setTimeout(async () => {
+      const findings = await find(wanted, ending.signal);
+      if (!ending.signal.aborted) setFound(findings);
+    }, PAUSE_MS);
     return () => {
       clearTimeout(timer);
       ending.abort();
     };
-  }, [text]);
-  const wanted = text.trim().toLowerCase();
-  const choices = [...FIXED.filter((each) => each.title.toLowerCase().includes(wanted) && (!each.needs || may(each.needs))).slice(0, wanted ? 6 : 20), ...found];
+  }, [wanted]);
+  const small = wanted.toLowerCase();
+  const fixed = FIXED.filter((each) => each.title.toLowerCase().includes(small) && (!each.needs || may(each.needs))).slice(0, small ? 6 : 20);
+  const choices = [...fixed, ...found.choices];
   const choose = (/** @type {Choice | undefined} */ choice) => {
     if (!choice) return;
+    // Closed before it is taken away: so the keyboard goes back to where it was, or to where the choice leads.
+    /** @type {HTMLDialogElement | null} */ (document.querySelector("dialog.palette"))?.close();
     overlay.value = "";
     choice.run();
   };
+  useEffect(() => {
+    if (isEntered && isFresh) choose(choices[at]);
+    if (isFresh) setEntered(false);
+  }, [isEntered, isFresh]);
+  useLayoutEffect(() => document.getElementById(`choice-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
   const press = (/** @type {KeyboardEvent} */ event) => {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
-    if (event.key === "Enter") choose(choices[at]);
+    // What is listed may be for a text that was typed before: then the choice waits for what is found now.
+    if (event.key === "Enter" && (isFresh || at < fixed.length)) choose(choices[at]);
+    else if (event.key === "Enter") setEntered(true);
     if (!step) return;
     event.preventDefault();
     setAt((at + step + choices.length) % Math.max(1, choices.length));
@@ -98,6 +118,7 @@ function Palette() {
   const type = (/** @type {InputEvent} */ event) => {
     setText(/** @type {HTMLInputElement} */ (event.currentTarget).value);
     setAt(0);
+    setEntered(false);
   };
   return html`<${Overlay} label="Find or do" kind="palette">
     <input
@@ -119,7 +140,8 @@ function Palette() {
         </li>`,
       )}
     </ul>
-    ${choices.length === 0 && html`<p class="boot" role="status">Nothing found.</p>`}
+    ${found.problem && html`<p class="problem" role="alert">${found.problem}</p>`}
+    ${choices.length === 0 && !found.problem && html`<p class="boot" role="status">${isFresh ? "Nothing found." : "Searching…"}</p>`}
   <//>`;
 }
 
@@ -137,19 +159,19 @@ function actionOf({ sort, id, title, detail }) {
     : act("retry_job", `Retry ${title} ${id.slice(0, 8)}`, "retry", () => void retryJob(path).catch((error) => toast(words(error), { isBad: true })));
 }
 
-/** @param {string} text @param {AbortSignal} signal @returns {Promise<Choice[]>} */
+/** @param {string} text @param {AbortSignal} signal @returns {Promise<Findings>} */
 async function find(text, signal) {
-  if (text.trim().length < 2) return [];
+  if (text.length < 2) return { text, choices: [], problem: "" };
   try {
-    const { items } = await get("/v1/find", { q: text.trim() }, { signal });
+    const { items } = await get("/v1/find", { q: text.slice(0, MAX_TEXT) }, { signal });
     const places = items.flatMap((/** @type {Found} */ each) => {
       const place = PLACES[each.sort];
       if (!place) return [];
-      const detail = each.sort === "agent" ? "agent" : `${each.sort} ${each.detail ?? ""}`;
+      const detail = each.sort === "agent" ? "agent" : `${each.sort} ${each.sort === "lock" ? "of " : ""}${each.detail ?? ""}`;
       return [{ id: `${each.sort} ${each.id}`, title: each.title, detail, icon: place.icon, run: () => go(place.href(each.id)) }];
     });
-    return [...places, ...items.slice(0, MAX_ACTED).flatMap(actionOf)];
-  } catch {
-    return [];
+    return { text, choices: [...places, ...items.slice(0, MAX_ACTED).flatMap(actionOf)], problem: "" };
+  } catch (error) {
+    return { text, choices: [], problem: words(error) };
   }
 }

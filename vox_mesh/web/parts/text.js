@@ -1,5 +1,6 @@
 /** Text of agents and users: always shown as text, with what can't be seen made visible, and never whole if it is long. */
 import { html, useState } from "../vendor.js";
+import { copyText } from "./clipboard.js";
 import { Icon } from "./icon.js";
 import { toast } from "./toast.js";
 
@@ -53,8 +54,8 @@ export function Line({ text, max = 200 }) {
 export function Id({ id, length = 12, label = "id", children }) {
   const shown = id.length > length + 1 ? `${id.slice(0, length)}…` : id;
   const copy = async () => {
-    await navigator.clipboard.writeText(id);
-    toast(`Copied the ${label}.`);
+    const isCopied = await copyText(id);
+    toast(isCopied ? `Copied the ${label}.` : `The browser does not let this page copy: ${id}`, { isBad: !isCopied });
   };
   return html`<span class="id" title=${plain(id)}>${children ?? html`<span class="data one">${pieces(shown)}</span>`}<button
       type="button"

@@ -16,7 +16,7 @@ import { Outputs } from "./job/outputs.js";
 import { Proof } from "./job/proof.js";
 import { Question } from "./job/question.js";
 import { Trace } from "./job/trace.js";
-import { isOpen, shownState } from "./jobs/model.js";
+import { isOpen, reasonOf, shownState } from "./jobs/model.js";
 
 const PROGRESS_MS = 1_500;
 /** The answers to an id that no job has, and to what is no id. */
@@ -79,6 +79,6 @@ function Now({ job }) {
       ${job.message && html`<${Line} text=${job.message} max=${200} />`}
     </div>`}
     ${isRunning && job.progress === null && job.message && html`<p><${Text} text=${job.message} /></p>`}
-    ${job.reason && shownState(job) !== "question" && html`<p class=${job.state === "failed" ? "problem" : "quiet"}><${Text} text=${job.reason} /></p>`}
+    ${job.reason && shownState(job) !== "question" && html`<p class=${job.state === "failed" ? "problem" : "quiet"}><${Text} text=${reasonOf(job)} /></p>`}
     ${job.held_back && html`<p class="problem">No worker claims it: <${Text} text=${job.held_back} /></p>`}`;
 }

@@ -24,9 +24,14 @@ export function isOpen(job) {
  * @param {{state: string, waits: number, not_before_ms: number, reason: string | null}} job */
 export function shownState(job) {
   if (job.state !== "pending") return job.state;
-  if (job.reason === ASKS) return "question";
-  if (job.waits > 0) return "waiting";
+  if (job.waits > 0) return job.reason === ASKS ? "question" : "waiting";
   return job.not_before_ms > Date.now() ? "scheduled" : "pending";
+}
+
+/** Return why a job is in its state. One that has asked keeps its reason until it is claimed again.
+ * @param {{reason: string | null, waits: number}} job */
+export function reasonOf({ reason, waits }) {
+  return reason === ASKS && waits === 0 ? "it has its answer" : reason;
 }
 
 /** Return a row in the current state of its job. Only a list knows the title, and the agent of a job that was taken.
@@ -39,9 +44,10 @@ export function renewed(row, job) {
 
 /** Return what a row says beyond its kind: how far it is, or why it is in its state.
  * @param {Row} row */
-export function noteOf({ state, progress, message, reason, title, kind }) {
+export function noteOf(row) {
+  const { state, progress, message, title, kind } = row;
   const share = state === "running" && progress !== null ? `${Math.round(100 * progress)} % ` : "";
-  const text = state === "running" ? message : reason;
+  const text = state === "running" ? message : reasonOf(row);
   return [title === kind ? "" : title, share + (text ?? "")].filter(Boolean).join(": ");
 }
 

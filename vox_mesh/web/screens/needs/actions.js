@@ -178,7 +178,7 @@ export function Actions({ item, done }) {
 /** What stands below the title of an item, with its action if that takes more than buttons.
  * @param {Props} props */
 export function Body({ item, done }) {
-  if (item.kind === "question") return html`<${Answer} item=${item} done=${done} />`;
+  if (item.kind === "question") return html`<${Answer} more=${item.more} title=${item.title} done=${done} />`;
   if (item.kind === "approval") return html`<p class="small quiet">Expires <${Time} ms=${item.more.expires_ms} /></p>`;
   if (item.kind === "budget") return html`<${Bar} share=${item.more.share} label="Share of the limit" />`;
   if (item.kind === "failed_job") return html`<span><${Id} id=${item.id} label="id of the job" /></span>`;

@@ -10,18 +10,19 @@ const MAX_BUTTONS = 6;
 
 /** @typedef {{text: string, value: any}} Choice */
 
-/** @param {{item: import("./kinds.js").Item, done: () => void}} props */
-export function Answer({ item, done }) {
-  const { text, job_id: job, question_id, expires_ms: expires } = item.more;
+/** @param {{more: Record<string, any>, title: string, done: () => void}} props
+ * `more`: the question; `title`: what is shown of its text already. */
+export function Answer({ more, title, done }) {
+  const { text, job_id: job, question_id, expires_ms: expires } = more;
   const answer = async (/** @type {any} */ value) => {
     await send("POST", `/v1/jobs/${segment(job)}/answer`, { answer: value, question_id });
     done();
   };
-  const choices = choicesOf(item.more);
-  const rest = String(text ?? "").slice(item.title.length).trim();
+  const choices = choicesOf(more);
+  const rest = String(text ?? "").slice(title.length).trim();
   return html`${rest && html`<p class="needs-question"><${Text} text=${rest} max=${600} /></p>`}
     ${expires && html`<p class="small quiet">The job is aborted without an answer <${Time} ms=${expires} />.</p>`}
-    ${may("answer_question") && (choices ? html`<${Chosen} choices=${choices} answer=${answer} title=${item.title} />` : html`<${Written} schema=${item.more.schema} answer=${answer} title=${item.title} />`)}`;
+    ${may("answer_question") && (choices ? html`<${Chosen} choices=${choices} answer=${answer} title=${title} />` : html`<${Written} schema=${more.schema} answer=${answer} title=${title} />`)}`;
 }
 
 /** @param {Record<string, any>} more @returns {Choice[] | null} */

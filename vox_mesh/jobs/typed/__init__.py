@@ -1,0 +1,1 @@
+"""Typed jobs: functions whose arguments and results are validated on both sides."""
