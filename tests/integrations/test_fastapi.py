@@ -13,6 +13,10 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'vo
 
 import httpx
 from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from vox_mesh import JobContext, Mesh, MeshApp, Settings, load_settings
 from vox_mesh.errors import BadSettings
@@ -113,8 +117,11 @@ async def test_without_the_lifespan_the_error_says_what_to_do() -> None:
     @app.get("/node")
     async def node(mesh: MeshDep) -> None: ...
 
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        with pytest.raises(BadSettings, match="the application has no mesh"):
-            await client.get("/node")
-    assert mesh_of is not None
+    async def read(request: Request) -> Response:
+        return Response(mesh_of(request).identity.node_id)
+
+    for each in (app, Starlette(routes=[Route("/node", read)])):
+        transport = httpx.ASGITransport(app=each)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            with pytest.raises(BadSettings, match="the application has no mesh"):
+                await client.get("/node")
