@@ -61,7 +61,7 @@ _Stat = tuple[int, int, float, float, Mapping[_Key, tuple[int, int, float, float
 
 
 async def layers_of(run: Callable[[], Awaitable[object]], times: int) -> tuple[Mapping[str, float], float]:
-    """Return the microseconds of each layer in one of so many operations, and its calls of functions.
+    """Return the microseconds of each layer in one of `times` operations, and its calls of functions.
 
     The cost of profiling a call is measured, and subtracted.
     """
