@@ -9,10 +9,10 @@ import statistics
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -27,6 +27,8 @@ from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.schema.backup import back_up
 from vox_mesh.store.schema.schema import VERSION, versions_at
+
+T = TypeVar("T")
 
 _ENTRIES: Final = 800_000 if SOAK else 10_000
 """1.5 KB each, with their indexes."""
@@ -111,10 +113,14 @@ class _Work:
 
     async def _lock(self) -> None:
         while True:
-            began = time.perf_counter()
-            lock = await self._node.locks.acquire("task:work", agent="ada")
-            self._times_ms.append((time.perf_counter() - began) * 1_000)
-            await self._node.locks.release(lock)
+            lock = await self._timed(self._node.locks.acquire("task:work", agent="ada"))
+            await self._timed(self._node.locks.release(lock))
+
+    async def _timed(self, write: Awaitable[T]) -> T:
+        began = time.perf_counter()
+        result = await write
+        self._times_ms.append((time.perf_counter() - began) * 1_000)
+        return result
 
     async def _schedule(self) -> None:
         while True:
