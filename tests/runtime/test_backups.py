@@ -16,6 +16,7 @@ from tests.support.oplog.bucket import KEY_ID, SECRET, open_bucket
 from tests.support.store.backing_up import DAY_S, backing_up_node, schedule_of, stored_in
 from tools.homes import FILE
 from vox_mesh.errors import ArchiveFailed, BackupRefused, BadSettings
+from vox_mesh.http.metrics.backup_collector import collect_backups
 from vox_mesh.runtime.archive_target import backup_target
 from vox_mesh.runtime.backups.backup_manifest import read_manifest
 from vox_mesh.runtime.backups.stored_backups import INDEX
@@ -136,3 +137,33 @@ def test_the_settings_name_one_place(tmp_path: Path) -> None:
     for wrong in (url, url | {"backup_dir": tmp_path}):
         with pytest.raises(BadSettings):
             backup_target(settings.model_copy(update=wrong))
+
+
+async def test_the_age_counts_from_the_start_of_a_node_that_has_seen_no_backup(tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "backups"
+    (folder / INDEX).mkdir(parents=True)
+    async with backing_up_node(tmp_path, clock) as node:
+        schedule = schedule_of(node)
+        clock.now += 3 * DAY_S
+        with pytest.raises(ArchiveFailed):
+            await schedule.run_once()
+        age, interval, failures = collect_backups(schedule)
+    assert [each.value for each in age.samples] == [3 * DAY_S]
+    for family in (age, interval, failures):
+        assert [each.labels for each in family.samples] == [{"scope": "mesh", "repository": "default"}]
+
+
+async def test_a_backup_from_the_future_keeps_no_other_from_being_made(tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "backups"
+    async with backing_up_node(tmp_path, clock, backup_keep=1) as node:
+        schedule = schedule_of(node)
+        first = await schedule.run_once()
+        assert first is not None
+        index = json.loads((folder / INDEX).read_text())
+        index["backups"][0]["at_ms"] += int(10 * 365 * DAY_S * 1_000)
+        (folder / INDEX).write_text(json.dumps(index))
+        clock.now += 1
+        second = await schedule.run_once()
+        assert second is not None
+        assert schedule.age_s < DAY_S
+    assert await stored_in(folder).listed() == [second], "the one from the future is no newer"

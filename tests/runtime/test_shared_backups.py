@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,17 +12,23 @@ import pytest
 
 from tests.support.nodes.clocks import Clock
 from tests.support.store.backing_up import DAY_S, backing_up_node, schedule_of, stored_in
+from tools.homes import FILE
+from vox_mesh import Settings
+from vox_mesh.cli.doctor.checks import CheckContext, CheckState
+from vox_mesh.cli.doctor.database_checks import backups
 from vox_mesh.errors import ArchiveFailed
 from vox_mesh.node import MeshNode
 from vox_mesh.runtime.backups.backup_index import StoredBackup
 from vox_mesh.runtime.backups.stored_backups import INDEX
+from vox_mesh.runtime.open_store import open_engine
+from vox_mesh.store.engine import Engine
 from vox_mesh.store.targets.target import FolderTarget
 
 _STRANGER: Final = {"name": "vox-mesh-1.json", "at_ms": 1, "bytes": 1, "sha256": "", "node_id": "stranger"}
 
 
 def index_in(folder: Path) -> dict[str, Any]:
-    """The index, as it is stored."""
+    """The stored index."""
     found: dict[str, Any] = json.loads((folder / INDEX).read_text())
     return found
 
@@ -123,3 +129,36 @@ async def test_a_leader_that_stalled_past_its_lease_leaves_the_index_alone(
     assert [None, *await stored.listed()] == [None, *made]
     assert made[0] is not None
     await stored.fetch(made[0].name, tmp_path / "fetched.db")
+
+
+async def test_doctor_reports_backups_of_another_mesh_and_of_the_future(tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "backups"
+    async with backing_up_node(tmp_path, clock) as node:
+        assert await schedule_of(node).run_once() is not None
+    settings = FILE.settings(tmp_path, None, scope_id="mesh", backup_dir=folder)
+    async with closing_engine(settings) as engine:
+        context = CheckContext(settings, {})
+        context.engine = engine
+        found = await backups(context)
+        assert found is not None
+        assert found.state is CheckState.OK, found
+        index = index_in(folder)
+        ahead = index["backups"][0] | {"name": "vox-mesh-2.json", "at_ms": 250_000_000_000_000}
+        (folder / INDEX).write_text(json.dumps(index | {"backups": [*index["backups"], ahead]}))
+        found = await backups(context)
+        assert found is not None
+        assert "1 from the future" in found.found
+        index["mesh"]["database_id"] = "another"
+        (folder / INDEX).write_text(json.dumps(index))
+        with pytest.raises(ArchiveFailed, match="of another mesh"):
+            await backups(context)
+
+
+@asynccontextmanager
+async def closing_engine(settings: Settings) -> AsyncIterator[Engine]:
+    """The database of these settings."""
+    engine = await open_engine(settings)
+    try:
+        yield engine
+    finally:
+        await engine.close()

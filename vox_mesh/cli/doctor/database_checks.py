@@ -66,7 +66,7 @@ async def backups(context: CheckContext) -> CheckResult | None:
     age_s = max(0.0, (now_ms - stored[-1].at_ms) / 1_000)
     found = f"{len(listed)} at {target}, the newest {age_s / 3_600:.1f} h old"
     if ahead := len(listed) - len(stored):
-        return warn(f"{found}; {ahead} claim a time in the future", "check who can write there")
+        return warn(f"{found}; {ahead} from the future", "check who can write there")
     if age_s > _MISSED_BACKUPS * context.settings.backup_interval:
         return warn(found, "see the log of the nodes for `no backup made`")
     return ok(found)

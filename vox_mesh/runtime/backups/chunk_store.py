@@ -91,7 +91,7 @@ class ChunkStore:
             raise self._failed(f"{chunk.file_name}, a part of {backup}, is missing")
 
     async def _missing(self, chunks: set[Chunk]) -> set[Chunk]:
-        """Return those that are not there, or have a size that none has."""
+        """Return the chunks that are not there, or whose size no chunk has."""
         sizes = await self._target.sizes([each.file_name for each in chunks])
         return {each for each in chunks if not 0 < sizes.get(each.file_name, 0) <= each.most_stored_bytes}
 
