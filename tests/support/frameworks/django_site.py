@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-from django_tasks import TaskContext, signals, task, task_backends
-from django_tasks.exceptions import TaskResultDoesNotExist
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from vox_mesh.integrations.django import close_meshes
+
+if TYPE_CHECKING:
+    from django_tasks import TaskContext, signals, task, task_backends
+    from django_tasks.exceptions import TaskResultDoesNotExist
+else:
+    _PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
+    _tasks, signals = import_module(_PACKAGE), import_module(f"{_PACKAGE}.signals")
+    task, task_backends, TaskContext = _tasks.task, _tasks.task_backends, _tasks.TaskContext
+    TaskResultDoesNotExist = import_module(f"{_PACKAGE}.exceptions").TaskResultDoesNotExist
 
 __all__ = ["TaskResultDoesNotExist", "close_meshes", "events", "task_backends"]
 
