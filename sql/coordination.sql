@@ -972,7 +972,7 @@ CREATE TABLE IF NOT EXISTS agent_sessions (
 CREATE TABLE IF NOT EXISTS conversations (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
-    kind          TEXT NOT NULL,  -- graph
+    kind          TEXT NOT NULL,  -- graph or session
     name          TEXT NOT NULL,  -- as its framework calls it
     expires_ms    INTEGER,        -- NULL: never; each write postpones it
     PRIMARY KEY (scope_id, repository_id, kind, name)
@@ -1014,6 +1014,16 @@ CREATE TABLE IF NOT EXISTS graph_writes (
     value         BLOB    NOT NULL,
     UNIQUE (scope_id, repository_id, thread_id, namespace, checkpoint_id, task_id, position)
 );
+
+-- The items of the sessions of agents: messages and calls of tools, in order. A session is a conversation.
+CREATE TABLE IF NOT EXISTS session_items (
+    id            INTEGER PRIMARY KEY,
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    session_id    TEXT NOT NULL,
+    item          TEXT NOT NULL  -- JSON
+);
+CREATE INDEX IF NOT EXISTS session_items_of_session ON session_items (scope_id, repository_id, session_id);
 
 -- Artifacts of jobs, by content. Small ones are stored here; for larger ones, the node that has the file.
 CREATE TABLE IF NOT EXISTS job_artifacts (
