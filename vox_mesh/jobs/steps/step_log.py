@@ -27,6 +27,9 @@ from vox_mesh.store.store import Store
 
 _UNSIGNED: Final = ("", "", None)
 
+_LAST_BEGUN: Final = "last_begun"
+"""In the row of a final failure: the last place that had begun when the handler learned of it."""
+
 
 class Place(NamedTuple):
     """A step of the running handler: where it is, and the last row that is stored of it."""
@@ -157,7 +160,7 @@ class StepLog:
         if len(self.rows) + len(batch) > MAX_STEPS:
             return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
-        rows = self._linked([each.row for each in batch])
+        rows = self._linked([self._with_last_begun(each.row) for each in batch])
         others = [] if artifacts is None else [artifacts]
         failure = await self._settle(self._after_stored(rows), others)
         if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
@@ -166,6 +169,12 @@ class StepLog:
             self.rows += rows
             self._may_be_more = False
         return failure
+
+    def _with_last_begun(self, row: StepRow) -> StepRow:
+        """Return a row that, if its step failed for good, names the last place that has begun until now."""
+        if not _is_final_failure(row):
+            return row
+        return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
 
     async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
         return await write_settled(self._store, Script(self._fence(), *rows, *others))
@@ -194,15 +203,22 @@ class StepLog:
 
 
 def _kept(rows: Sequence[StepRow], job: Job) -> dict[int, StepRow]:
-    """Return the last row of each place.
+    """Return the last row of each place, without the steps that are tried again with their job.
 
-    A step that failed for good is left out if no later one is stored and its attempt failed: with its job,
-    it is tried again.
+    They failed for good, their attempt failed, and no stored step began after it: the handler did not go on.
     """
     found = by_place(rows)
-    last = found.get(max(found, default=0))
-    if last is not None and last.state == StepState.FAILED:
-        failed = last.document
-        if failed.get("retry_ms") is None and failed["job_failures"] < job.failures:
-            del found[last.place]
-    return found
+    last = max(found, default=0)
+    return {place: row for place, row in found.items() if not _is_tried_again(row, last, job)}
+
+
+def _is_tried_again(row: StepRow, last: int, job: Job) -> bool:
+    if not _is_final_failure(row):
+        return False
+    failure = row.document
+    has_job_failed = failure["job_failures"] < job.failures
+    return has_job_failed and failure.get(_LAST_BEGUN, row.place) >= last  # earlier versions don't store it
+
+
+def _is_final_failure(row: StepRow) -> bool:
+    return row.state == StepState.FAILED and row.document.get("retry_ms") is None
