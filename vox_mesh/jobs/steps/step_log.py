@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError, Refused, StepOrderChanged
+from vox_mesh.errors import (
+    BadValue,
+    DatabaseUnavailable,
+    MeshError,
+    Refused,
+    StaleClaim,
+    StepOrderChanged,
+)
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.steps.job_steps import STEPS_LOST, JobSteps
 from vox_mesh.jobs.steps.settled_writes import write_settled
@@ -25,6 +33,9 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
+_log = logging.getLogger(__name__)
+
+_RETRY_DELAY_S: Final = 1.0
 _UNSIGNED: Final = ("", "", None)
 
 _LAST_BEGUN: Final = "last_begun"
@@ -114,7 +125,10 @@ class StepLog:
     async def append(
         self, place: Place, state: StepState, document: Mapping[str, Any], artifact: Artifact | None = None
     ) -> None:
-        """Store a row. It is durable on return. Raises `StaleClaim` if the claim is over."""
+        """Store a row. It is durable on return. Raises `StaleClaim` if the claim is over.
+
+        While the database is unavailable it waits: the loss of the claim cancels the attempt.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Append(self._row(place, state, document), artifact, written))
         if self._writing is None:
@@ -139,10 +153,19 @@ class StepLog:
             *(self._job.claim_token, *times, *_UNSIGNED),
         )
 
+    async def close(self) -> None:
+        """Write nothing more: the attempt has ended."""
+        self._failure = StaleClaim(StaleClaim.code, statement=0)
+        if (writing := self._writing) is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
+            for each in self._pending:
+                each.written.cancel()
+            self._writing, self._pending = None, []
+
     async def _write_all(self) -> None:
         """Write what is pending until nothing is; after a failure, nothing more is written."""
-        while self._pending:
-            batch, self._pending = self._pending, []
+        while batch := tuple(self._pending):
             try:
                 self._failure = self._failure or await self._write(batch)
             except Exception as error:  # every caller must get an answer
@@ -154,6 +177,7 @@ class StepLog:
                     each.written.set_result(None)
                 else:
                     each.written.set_exception(self._failure)
+            del self._pending[: len(batch)]
         self._writing = None
 
     async def _write(self, batch: Sequence[_Append]) -> MeshError | None:
@@ -177,7 +201,14 @@ class StepLog:
         return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
 
     async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
-        return await write_settled(self._store, Script(self._fence(), *rows, *others))
+        script = Script(self._fence(), *rows, *others)
+        has_logged = False
+        while isinstance(failure := await write_settled(self._store, script), DatabaseUnavailable):
+            if not has_logged:
+                has_logged = True
+                _log.warning("steps not stored yet: job_id=%s: %s", self._job.job_id, failure.line)
+            await asyncio.sleep(_RETRY_DELAY_S)
+        return failure
 
     def _after_stored(self, rows: Sequence[StepRow]) -> list[Statement]:
         """Return the statements that append rows to the ones that are stored."""

@@ -10,7 +10,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import AWAY, MeshError
 from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
@@ -23,7 +23,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
 from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
-from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.records import Job, JobState, interrupted_too_often
 from vox_mesh.model.jobs.steps.step_summary import StepSummary
 from vox_mesh.model.jobs.steps.suspension import Suspended, suspension_in
 from vox_mesh.nodes.clock import MeshClock
@@ -114,6 +114,8 @@ async def _run(
         return AttemptResult(job, JobState.PENDING, NEEDS_INPUT, delay_ms=0, question=error.question)
     except GiveUp as error:
         return failed(error.reason, may_retry=False)
+    except AWAY as error:
+        return _interrupted(job, error)
     except MeshError as error:
         return failed(error.line)
     except BaseException as error:  # no exception of the work may end the worker
@@ -134,6 +136,14 @@ def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
         awaited_jobs=suspended.job_ids,
         step_rows=context.steps.log.waiting_rows(),
     )
+
+
+def _interrupted(job: Job, error: MeshError) -> AttemptResult:
+    """Return the result of an attempt that the database has interrupted: the work has not failed."""
+    if job.may_be_interrupted:
+        return AttemptResult(job, JobState.PENDING, error.line, is_interrupted=True)
+    reason = interrupted_too_often(job.max_interruptions, error.line)
+    return AttemptResult(job, JobState.FAILED, reason, may_retry=False)
 
 
 async def _run_work(work: Work) -> AttemptResult:

@@ -336,7 +336,8 @@ class JobContext:
             self._loop.call_soon_threadsafe(function, *args)
 
     async def close(self) -> None:
-        """Write the pending progress and log lines."""
+        """Write the pending progress and log lines, and no more steps."""
+        await self.steps.log.close()
         await self._notebook.close()
 
 
