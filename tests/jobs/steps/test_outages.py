@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class Signal(logging.Handler):
 
 
 @pytest.fixture
-def signal() -> Any:
+def signal() -> Iterator[Callable[[str], Signal]]:
     """Signals for the lines of the package."""
     added: list[Signal] = []
 
@@ -125,8 +125,9 @@ async def test_an_attempt_that_ends_with_the_database_is_interrupted(
         if context.attempt == 1:
             raise CircuitOpen("the database is away")
 
-    options = {"max_attempts": 1, "max_interruptions": max_interruptions, "backoff": "20ms"}
-    job = await local.jobs.schedule("work", **options)
+    job = await local.jobs.schedule(
+        "work", max_attempts=1, max_interruptions=max_interruptions, backoff="20ms"
+    )
     async with local.worker.running():
         (done,) = await ended(local, job)
     if max_interruptions:

@@ -247,8 +247,10 @@ def _is_tried_again(row: StepRow, last: int, job: Job) -> bool:
     if not _is_final_failure(row):
         return False
     failure = row.document
-    has_job_failed = failure["job_failures"] < job.failures
-    return has_job_failed and failure.get(_LAST_BEGUN, row.place) >= last  # earlier versions don't store it
+    if failure["job_failures"] >= job.failures:
+        return False
+    last_begun: int = failure.get(_LAST_BEGUN, row.place)  # earlier versions don't store it
+    return last_begun >= last
 
 
 def _is_final_failure(row: StepRow) -> bool:
