@@ -96,6 +96,10 @@ class AttemptResult(NamedTuple):
         has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
         return self.state is JobState.FAILED and has_another
 
+    def cut_off(self, reason: str) -> AttemptResult:
+        """Return the result of the attempt if a limit has stopped it."""
+        return self._replace(state=JobState.FAILED, reason=reason, delay_ms=None, is_interrupted=False)
+
     def ended_job(self) -> Job:
         """Return the job as the op that was written has ended it."""
         assert self.written is not None
