@@ -44,6 +44,9 @@ STALE: dict[str, dict[str, Value]] = {
     "mcp_tasks": {},
     "job_counts": {"jobs": 0},
     "job_claims": {},
+    "conversations": {"kind": "graph"},
+    "graph_checkpoints": {},
+    "graph_writes": {},
     "size_samples": {},
     "help_threads": {"state": "kept"},
     "phrase_ends": {"outcome": "done", "beats": "{}", "waited": "{}", "resources": "{}"},
@@ -65,8 +68,8 @@ FEW = {
     *("node_incarnations", "node_versions", "node_keys"),
     # The log, and what an entry of it is.
     *("agent_oplog", "deferred_ops"),
-    # Removed when the job has ended, which is tested with questions.
-    "job_questions",
+    # Removed when the job has ended, which is tested with questions; or with the session, tested there.
+    *("job_questions", "session_items"),
     # The newest ones, tested elsewhere: the next row follows from the last.
     *("store_epochs", "tempo_policies", "status_claims", "status_signatures", "bar_reports"),
 }

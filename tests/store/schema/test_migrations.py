@@ -102,6 +102,8 @@ _WRITTEN: Final = {
     " VALUES ('', '', 'job', 7, 'ada', 60000)",
     29: "INSERT INTO job_questions VALUES ('', '', 'job', 'op', 'ada', NULL, 1, NULL, NULL, NULL, '', NULL)",
     47: "INSERT INTO job_steps VALUES ('', '', 'job', 1, 1, 'a', 'call', 'done', '', 7, 1, 2, 'l', 'o', '')",
+    52: "INSERT INTO conversations VALUES ('', '', 'graph', 'thread', 1)",
+    53: "INSERT INTO session_items VALUES (1, '', '', 'session', '{}')",
     41: "INSERT INTO mcp_tasks VALUES ('', '', 'hash', 'job', 'ada', NULL, 1)",
 }
 """What nodes write since each version."""
