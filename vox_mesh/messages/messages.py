@@ -35,7 +35,7 @@ from vox_mesh.messages.claims import (
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
-from vox_mesh.messages.outbound import check_local_sender, check_outbound
+from vox_mesh.messages.outbound import check_outbound
 from vox_mesh.messages.queries import MessageQueries
 from vox_mesh.messages.receive_loops import ReceiveLoops
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -197,8 +197,7 @@ class Messages:
         is_of_mesh = sender == MESH_AGENT and permit is not None
         sender = MESH_AGENT if is_of_mesh else self.agent_or_default(sender)
         if self.scopes and AT in sender + to:
-            check_local_sender(self.scopes, sender)
-            await check_outbound(self._store, self.scopes, to)
+            await check_outbound(self._store, self.scopes, sender, to)
         if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
         if not is_of_mesh:

@@ -23,7 +23,7 @@ async def count_outbound(store: Store, scope: str | None) -> int:
     return waiting
 
 
-def check_local_sender(known: Sequence[str], sender: str) -> None:
+def _check_sender(known: Sequence[str], sender: str) -> None:
     """Raise an error if a sender's name is that of an agent of a scope: it would pass for that agent."""
     address = ScopeAddress.parse(sender)
     if address is not None and address.scope in known:
@@ -33,11 +33,13 @@ def check_local_sender(known: Sequence[str], sender: str) -> None:
         )
 
 
-async def check_outbound(store: Store, known: Sequence[str], to: str) -> None:
+async def check_outbound(store: Store, known: Sequence[str], sender: str, to: str) -> None:
     """Raise an error if a message to another scope can't be sent: it is unknown, or too many wait for it.
 
-    The number is not exact: several senders may check it at the same time.
+    The number is not exact: several senders may check it at the same time. No local sender may have the
+    name of an agent of a scope.
     """
+    _check_sender(known, sender)
     address = ScopeAddress.parse(to)
     if address is None:
         return
