@@ -1021,9 +1021,9 @@ CREATE TABLE IF NOT EXISTS session_items (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
     session_id    TEXT NOT NULL,
-    item          TEXT NOT NULL  -- JSON
+    item          TEXT NOT NULL,  -- JSON
+    UNIQUE (scope_id, repository_id, session_id, id)
 );
-CREATE INDEX IF NOT EXISTS session_items_of_session ON session_items (scope_id, repository_id, session_id);
 
 -- Artifacts of jobs, by content. Small ones are stored here; for larger ones, the node that has the file.
 CREATE TABLE IF NOT EXISTS job_artifacts (
