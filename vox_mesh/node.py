@@ -20,6 +20,7 @@ from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.scheduling.maintenance import JobMaintenance
 from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.job_waits import JobWaits
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.end_recorder import EndRecorder
@@ -130,9 +131,18 @@ class MeshNode(Mesh):
         )
         self._removal = FileRemoval(store, settings, self.identity, clock, self.features, self._monotonic)
         self.backup_schedule = backup_schedule(settings, self, dependencies)
+        self._job_waits = JobWaits(store, clock, self.messages.verifier.verify)
         self.worker = self._create_worker(settings)
         self._job_maintenance = JobMaintenance(
-            store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
+            store,
+            clock,
+            self.jobs,
+            self.crons,
+            self.rules,
+            self._job_waits,
+            chance=dependencies.chance,
+            monotonic=dependencies.monotonic,
+            tick_s=settings.tick,
         )
         self.supervisor = Supervisor(dependencies.chance, FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
@@ -216,6 +226,7 @@ class MeshNode(Mesh):
             policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
             children=ChildJobs(jobs, self.features.is_known_to_all),
+            waits=self._job_waits,
             chance=self._chance,
             tick_s=settings.tick,
         )

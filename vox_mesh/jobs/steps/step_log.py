@@ -41,6 +41,7 @@ class Place(NamedTuple):
 class _Append(NamedTuple):
     row: StepRow
     artifact: Artifact | None
+    effects: Sequence[Statement]
     written: asyncio.Future[None]
 
 
@@ -63,7 +64,7 @@ class StepLog:
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
-        self._fence = fence
+        self.fence: Final = fence
         self.rows = list(rows)
         """The rows that are stored, in order."""
         self._by_place = _kept(rows, job)
@@ -109,11 +110,19 @@ class StepLog:
     # --- rows ------------------------------------------------------------------------------------
 
     async def append(
-        self, place: Place, state: StepState, document: Mapping[str, Any], artifact: Artifact | None = None
+        self,
+        place: Place,
+        state: StepState,
+        document: Mapping[str, Any],
+        artifact: Artifact | None = None,
+        effects: Sequence[Statement] = (),
     ) -> None:
-        """Store a row. It is durable on return. Raises `StaleClaim` if the claim is over."""
+        """Store a row, together with its effects. It is durable on return.
+
+        Raises `StaleClaim` if the claim is over.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Append(self._row(place, state, document), artifact, written))
+        self._pending.append(_Append(self._row(place, state, document), artifact, effects, written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all(), name="vox-mesh-steps")
         await written
@@ -159,6 +168,7 @@ class StepLog:
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
         rows = self._linked([each.row for each in batch])
         others = [] if artifacts is None else [artifacts]
+        others += [effect for each in batch for effect in each.effects]
         failure = await self._settle(self._after_stored(rows), others)
         if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
             failure = await self._settle(self._all_again(rows), others)
@@ -168,7 +178,7 @@ class StepLog:
         return failure
 
     async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
-        return await write_settled(self._store, Script(self._fence(), *rows, *others))
+        return await write_settled(self._store, Script(self.fence(), *rows, *others))
 
     def _after_stored(self, rows: Sequence[StepRow]) -> list[Statement]:
         """Return the statements that append rows to the ones that are stored."""

@@ -124,15 +124,17 @@ async def _run(
 
 def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
     """Return the result of an attempt whose job goes on when what its steps wait for has come."""
-    now_ms, until_ms = context.now_ms, suspended.until_ms
+    wake = context.steps.wake_of(suspended)
+    now_ms, until_ms = context.now_ms, suspended.until_ms if wake is None else None
     return AttemptResult(
         context.job,
         JobState.PENDING,
         suspended.reason,
         delay_ms=0 if until_ms is None else max(0, until_ms - now_ms),
         question=suspended.question,
-        awaited_jobs=suspended.job_ids,
-        step_rows=context.steps.log.waiting_rows(),
+        awaited_jobs=suspended.job_ids if wake is None else (),
+        wake=wake,
+        step_rows=context.steps.recorded_waits(wake),
     )
 
 

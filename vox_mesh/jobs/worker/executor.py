@@ -16,6 +16,7 @@ from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.job_waits import JobWaits
 from vox_mesh.jobs.steps.step_log import StepLog
 from vox_mesh.jobs.steps.step_runner import StepRunner
 from vox_mesh.jobs.worker.attempt import GiveUp, NeedsInput, Yield, run_attempt, run_handler, run_job_command
@@ -108,6 +109,7 @@ class Executor:
         finisher: Finisher,
         reconciler: ClaimReconciler,
         children: ChildJobs,
+        waits: JobWaits,
         chance: Callable[[], float],
         on_free: Callable[[], None],
         is_process_ending: Callable[[], bool],
@@ -122,6 +124,7 @@ class Executor:
         self._finisher = finisher
         self._reconciler = reconciler
         self._children = children
+        self._waits = waits
         self._chance = chance
         self._on_free = on_free
         self._is_process_ending = is_process_ending
@@ -230,7 +233,9 @@ class Executor:
             clock,
             self._artifacts,
             self._children,
+            self._waits,
             answer,
+            answer is None and job.attempts > 1 and await self._jobs.questions.is_closed(job),
             self._chance,
             _CONTROL,
         )

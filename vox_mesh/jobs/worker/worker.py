@@ -18,6 +18,7 @@ from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.job_waits import JobWaits
 from vox_mesh.jobs.worker.capacity import DEFAULT_CONCURRENCY, Capacity
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claim_loop import ClaimLoop
@@ -63,6 +64,7 @@ class Worker(RenamedAttributes):
         policy_roots: PolicyRoots | None,
         send_heartbeat: Callable[[], Awaitable[object]],
         children: ChildJobs,
+        waits: JobWaits,
         chance: Callable[[], float],
         tick_s: float,
     ) -> None:
@@ -92,6 +94,7 @@ class Worker(RenamedAttributes):
             finisher=finisher,
             reconciler=reconciler,
             children=children,
+            waits=waits,
             chance=chance,
             on_free=self._attempt_ended,
             is_process_ending=lambda: any(task.cancelling() for task in self._tasks[-1:]),

@@ -29,6 +29,7 @@ class StepKind(StrEnum):
     SLEEP = "sleep"
     ASK = "ask"
     JOB = "job"
+    MESSAGE = "message"
     VALUE = "value"
     """A recorded value: a time, a random number or a version."""
 
