@@ -798,6 +798,14 @@ CREATE TABLE IF NOT EXISTS job_waits (
 CREATE INDEX IF NOT EXISTS job_waits_until ON job_waits (scope_id, repository_id, until_ms)
 WHERE until_ms IS NOT NULL;
 
+-- Jobs whose abort concerns others: compensations run, and jobs that their steps wait for are aborted.
+CREATE TABLE IF NOT EXISTS job_cleanups (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
+
 -- Tasks of MCP clients: by which a client reads, answers and cancels a job that it has submitted. A row only says
 -- where to look: the op that scheduled the job has the hash, too.
 CREATE TABLE IF NOT EXISTS mcp_tasks (

@@ -66,7 +66,7 @@ FEW = {
     # The log, and what an entry of it is.
     *("agent_oplog", "deferred_ops"),
     # Removed when the job has ended, which is tested with questions.
-    *("job_questions", "job_waits"),
+    *("job_questions", "job_waits", "job_cleanups"),
     # The newest ones, tested elsewhere: the next row follows from the last.
     *("store_epochs", "tempo_policies", "status_claims", "status_signatures", "bar_reports"),
 }

@@ -11,7 +11,7 @@ from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, S
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.scheduling.rules import Rules
-from vox_mesh.jobs.steps.job_waits import JobWaits
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.jobs.work.task_rows import forget_tasks
@@ -72,10 +72,10 @@ class JobMaintenance:
         jobs: Jobs,
         crons: Crons,
         rules: Rules,
-        waits: JobWaits,
-        *,
+        steps: StepServices,
         chance: Callable[[], float],
         monotonic: Callable[[], float],
+        *,
         tick_s: float,
     ) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class JobMaintenance:
         self._jobs = jobs
         self._crons = crons
         self._rules = rules
-        self._waits = waits
+        self._steps = steps
         self._chance = chance
         self._monotonic = monotonic
         self._tick_s = tick_s
@@ -95,6 +95,7 @@ class JobMaintenance:
         """Run maintenance until cancelled: when work becomes due, after commits, and every tick."""
         async for turn in self._store.but_heartbeats.changes():
             turn.debounce_s = _SPREAD_S * self._chance()
+            self._steps.noted.clear()
             try:
                 await self._schedule(turn, await self._run_turn())
             except (StaleIncarnation, StoreClosed):
@@ -140,21 +141,26 @@ class JobMaintenance:
             await self._rules.fire()
         is_time = work.wake_ms is not None and work.wake_ms <= now_ms
         if is_time or (work.has_waits and self._monotonic() >= self._look_for_waits_at):
-            await self._wake_due()
+            await self._keep_suspended()
 
-    async def _wake_due(self) -> None:
-        """Wake the jobs that have waited for what has come; the more of them wait, the less often."""
+    async def _keep_suspended(self) -> None:
+        """Wake the jobs that have waited for what has come, and clean up after aborted ones.
+
+        The more of them there are, the less often.
+        """
         began = self._monotonic()
         for _ in range(_MAX_BATCHES):
-            if not await self._waits.wake_due():
+            if not await self._steps.waits.wake_due():
                 break
+        await self._steps.cleanups.run_due()
         now = self._monotonic()
         self._look_for_waits_at = now + _WAITS_FACTOR * (now - began)
 
     async def _tidy(self) -> None:
         """Keep questions, and remove what is over."""
         await self._keep_questions()
-        await self._waits.forget()
+        await self._steps.waits.forget()
+        await self._steps.cleanups.forget()
         await forget_takes(self._store)
         await forget_tasks(self._store, self._clock.now_ms)
         await forget_reservations(self._store)
@@ -166,7 +172,10 @@ class JobMaintenance:
     async def _schedule(self, turn: ChangeLoop, work: _PendingWork) -> None:
         """Start the next turn when there may be work."""
         if work.is_nothing:  # watching commits has a cost on some backends, and the next tick is soon
-            await turn.pause(self._tick_s)
+            if await self._steps.is_noted_within(self._tick_s):
+                turn.wait_at_most(self._tick_s)
+            else:
+                turn.wake()
             return
         wait_s = self._tick_s
         if work.next_ms is not None:

@@ -41,16 +41,19 @@ class FoundMessage(NamedTuple):
 class JobWaits:
     """Stores what suspended jobs wait for, finds the messages among it, and wakes the jobs."""
 
-    def __init__(self, store: Store, clock: MeshClock, verify: Verify) -> None:
+    def __init__(self, store: Store, clock: MeshClock, verify: Verify, on_note: Callable[[], None]) -> None:
+        """`on_note` is called before a wait is written."""
         self._store = store
         self._mesh = store.mesh_id
         self._clock = clock
         self._verify = verify
+        self._on_note = on_note
 
     # --- waking ----------------------------------------------------------------------------------
 
     def record(self, job_id: str, wake: Wake) -> list[Statement]:
         """Return the statements that store what a job waits for, together with its suspension."""
+        self._on_note()
         rows = orjson.dumps([tuple(row) for row in wake.rows]).decode()
         return [
             Statement(_SQL["forget"], (*self._mesh, job_id)),

@@ -21,11 +21,14 @@ from vox_mesh.model.jobs.steps.step_row import (
     StepState,
     by_place,
 )
+from vox_mesh.model.jobs.steps.suspension import Suspended
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
 _UNSIGNED: Final = ("", "", None)
+_MAX_TAKEN: Final = 100
+"""The rows of another job that are stored in one write."""
 
 
 class Place(NamedTuple):
@@ -69,6 +72,7 @@ class StepLog:
         """The rows that are stored, in order."""
         self._by_place = _kept(rows, job)
         self._count = 0
+        self._only: frozenset[int] | None = None
         self._pending: list[_Append] = []
         self._waiting: dict[int, StepRow] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -76,13 +80,38 @@ class StepLog:
         """Whether the table may have rows that are not believed; the first write removes them."""
         self._failure: Exception | None = None
 
+    # --- the steps of another job ----------------------------------------------------------------
+
+    async def take_over(self, rows: Sequence[StepRow], effects: Sequence[Statement]) -> None:
+        """Store rows of another job as those of this one, as far as no earlier attempt has."""
+        own = [row._replace(claim_token=self._job.claim_token, signature=None) for row in rows]
+        for start in range(len(self.rows), len(own), _MAX_TAKEN):
+            failure = await self._write_rows(own[start : start + _MAX_TAKEN], effects)
+            if failure is not None:
+                raise failure
+        self._by_place = _kept(self.rows, self._job)
+
+    def limit_to(self, rows: Sequence[StepRow]) -> None:
+        """Take only the steps of these rows: at any other one, the handler is suspended."""
+        self._only = frozenset(row.place for row in rows)
+
+    def lift_limit(self) -> None:
+        """Go on with the steps after those."""
+        self._count = max(self._only or (0,))
+        self._only = None
+
     # --- places ----------------------------------------------------------------------------------
 
     def next(self, name: str, kind: StepKind) -> Place:
-        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there."""
+        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there.
+
+        Raises `Suspended` at a step to which the attempt may not go.
+        """
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
             raise BadValue(f"the name of a step must have 1 to {MAX_NAME} printable characters, got {name!r}")
         self._count += 1
+        if self._only is not None and self._count not in self._only:
+            raise Suspended([])
         stored = self._by_place.get(self._count)
         if stored is not None and (stored.name, stored.kind) != (name, kind):
             raise StepOrderChanged(
@@ -163,12 +192,15 @@ class StepLog:
         self._writing = None
 
     async def _write(self, batch: Sequence[_Append]) -> MeshError | None:
-        if len(self.rows) + len(batch) > MAX_STEPS:
-            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
-        rows = self._linked([each.row for each in batch])
         others = [] if artifacts is None else [artifacts]
         others += [effect for each in batch for effect in each.effects]
+        return await self._write_rows([each.row for each in batch], others)
+
+    async def _write_rows(self, new: Sequence[StepRow], others: Sequence[Statement]) -> MeshError | None:
+        if len(self.rows) + len(new) > MAX_STEPS:
+            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
+        rows = self._linked(new)
         failure = await self._settle(self._after_stored(rows), others)
         if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
             failure = await self._settle(self._all_again(rows), others)

@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from vox_mesh.errors import BadValue, JobNotSucceeded, StaleClaim, StepFailed, StepTimedOut
+from vox_mesh.errors import BadValue, JobNotSucceeded, StaleClaim, StepFailed, StepOrderChanged, StepTimedOut
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.steps.child_jobs import ChildJobs
-from vox_mesh.jobs.steps.job_waits import JobWaits
 from vox_mesh.jobs.steps.step_log import Place, StepLog
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.steps.step_values import StepValues
 from vox_mesh.model.base.canonical import canonical, embedded
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, backoff_ms
-from vox_mesh.model.jobs.steps.step_row import MAX_INLINE, StepKind, StepState
+from vox_mesh.model.jobs.steps.step_origin import StepOrigin
+from vox_mesh.model.jobs.steps.step_row import MAX_INLINE, StepKind, StepRow, StepState
 from vox_mesh.model.jobs.steps.suspension import AwaitedMessage, Suspended, Wait, Wake
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
 from vox_mesh.nodes.clock import MeshClock
@@ -44,6 +44,16 @@ _JSON: Final = "application/json"
 Control = tuple[type[Exception], ...]
 
 
+class _Compensation(NamedTuple):
+    """What is called if the job is aborted."""
+
+    name: str
+    call: Callable[[], Any]
+    retries: int
+    backoff: Duration
+    timeout: Duration | None
+
+
 class StepRunner:
     """Runs the steps of one attempt."""
 
@@ -53,22 +63,24 @@ class StepRunner:
         job: Job,
         clock: MeshClock,
         artifacts: Artifacts,
-        children: ChildJobs,
-        waits: JobWaits,
+        services: StepServices,
+        origin: StepOrigin | None,
         answer: Mapping[str, Any] | None,
         is_woken: bool,
         chance: Callable[[], float],
         control: Control,
     ) -> None:
-        """`answer`: the op that answers the last question, if one does. `is_woken`: whether that question is
-        closed without an answer. `control`: what ends an attempt.
+        """`origin`: the steps of another job that this one begins with. `answer`: the op that answers the
+        last question, if one does. `is_woken`: whether that question is closed without an answer. `control`:
+        what ends an attempt.
         """
         self.log: Final = log
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
-        self._children = children
-        self._waits = waits
+        self._children, self._waits, self._cleanups, _ = services
+        self._origin = origin
+        self._compensations: dict[int, _Compensation] = {}
         self._answer = answer
         self._is_woken = is_woken
         self._has_asked = False
@@ -156,6 +168,55 @@ class StepRunner:
         if left_s > 0:
             await asyncio.sleep(left_s)
 
+    # --- compensations ---------------------------------------------------------------------------
+
+    async def on_cancel(
+        self,
+        name: str,
+        call: Callable[[], Any],
+        retries: int,
+        backoff: Duration,
+        timeout: Duration | None,
+    ) -> None:
+        """Register what is called if the job is aborted. It is durable on return."""
+        place = self.log.next(name, StepKind.CANCEL)
+        if place.stored is None:
+            note = self._cleanups.note(self._job.job_id)
+            await self.log.append(place, StepState.DONE, {"result": None}, effects=[note])
+        self._compensations[place.number] = _Compensation(name, call, retries, backoff, timeout)
+
+    async def take_over(self, read: Callable[[StepOrigin], Awaitable[list[StepRow]]]) -> None:
+        """Store the steps of another job that this one begins with, unless an earlier attempt has."""
+        origin = self._origin
+        if origin is not None and len(self.log.rows) < origin.rows:
+            rows = await read(origin)
+            has_some = not origin.cancels and any(row.kind == StepKind.CANCEL for row in rows)
+            await self.log.take_over(rows, [self._cleanups.note(self._job.job_id)] if has_some else [])
+
+    @property
+    def is_cleanup(self) -> bool:
+        """Return whether the job runs the compensations of another one."""
+        return self._origin is not None and self._origin.cancels
+
+    def begin_cleanup(self) -> None:
+        """Stop the handler where the aborted job was."""
+        assert self._origin is not None
+        self.log.limit_to(self.log.rows[: self._origin.rows])
+
+    async def compensate(self, stopped_by: BaseException | None) -> None:
+        """Run the compensations that the handler has registered again, the last one first."""
+        assert self._origin is not None
+        stored = {row.place for row in self.log.rows[: self._origin.rows] if row.kind == StepKind.CANCEL}
+        if stored != self._compensations.keys():
+            raise StepOrderChanged(
+                "the handler does not come to all its stored compensations"
+            ) from stopped_by
+        self.log.lift_limit()
+        for _, each in sorted(self._compensations.items(), reverse=True):
+            values = StepValues(each.name, None)
+            call = partial(_without_result, each.call)
+            await self.call(each.name, call, values, each.retries, each.backoff, each.timeout)
+
     # --- waits -----------------------------------------------------------------------------------
 
     async def sleep(self, duration: Duration, name: str) -> None:
@@ -242,10 +303,12 @@ class StepRunner:
         rows = suspended.wake_rows
         return Wake(new_key(), rows) if rows else None
 
-    def recorded_waits(self, wake: Wake | None) -> Sequence[Statement]:
-        """Return the statements that store what a suspended job waits for."""
-        waits = () if wake is None else self._waits.record(self._job.job_id, wake)
-        return [*self.log.waiting_rows(), *waits]
+    def recorded_waits(self, wake: Wake | None, *, has_children: bool) -> Sequence[Statement]:
+        """Return the statements that store what a suspended job waits for, such as its children."""
+        job_id = self._job.job_id
+        waits = () if wake is None else self._waits.record(job_id, wake)
+        notes = [self._cleanups.note(job_id)] if has_children else []
+        return [*self.log.waiting_rows(), *waits, *notes]
 
     def _deadline_ms(self, place: Place, deadline: Duration | None) -> int | None:
         """Return the deadline of a step, which is fixed when it is first reached.
@@ -337,6 +400,10 @@ def _message_text(message: Message) -> str:
 
 def _message_of(text: str) -> Message:
     return Message(**read_stored(text))
+
+
+async def _without_result(call: Callable[[], Any]) -> None:
+    await run_step_function(call, None)
 
 
 def _describe(error: BaseException) -> str:

@@ -112,6 +112,18 @@ class InlineContext(JobContext):
                     ) from error
         raise BadValue(f"retries must be at least 0, got {retries}")
 
+    async def on_cancel(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Do nothing: the job can't be aborted."""
+
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Return at once."""
         seconds_of("duration", duration)

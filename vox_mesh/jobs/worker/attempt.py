@@ -134,7 +134,7 @@ def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
         question=suspended.question,
         awaited_jobs=suspended.job_ids if wake is None else (),
         wake=wake,
-        step_rows=context.steps.recorded_waits(wake),
+        step_rows=context.steps.recorded_waits(wake, has_children=bool(suspended.job_ids)),
     )
 
 
@@ -166,6 +166,8 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
+    if context.steps.is_cleanup:
+        return await _run_compensations(context, handler)
     try:
         result = await _call_handler(context, handler)
         context.steps.log.check_complete()
@@ -175,6 +177,18 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
         result = context.limits.covering_result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
+    return AttemptResult(context.job, JobState.SUCCEEDED)
+
+
+async def _run_compensations(context: JobContext, handler: Handler) -> AttemptResult:
+    """Call a handler up to where its job was aborted, and then its compensations."""
+    context.steps.begin_cleanup()
+    stopped_by: BaseException | None = None
+    try:
+        await _call_handler(context, handler)
+    except (Suspended, Exception, BaseExceptionGroup) as error:
+        stopped_by = error
+    await context.steps.compensate(stopped_by)
     return AttemptResult(context.job, JobState.SUCCEEDED)
 
 

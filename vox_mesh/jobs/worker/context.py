@@ -165,6 +165,25 @@ class JobContext:
         call = partial(function, *args, **kwargs)
         return await self.steps.call(name, call, values, retries, backoff, timeout)
 
+    async def on_cancel(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Register a compensation: if the job is aborted from now on, a worker calls the function.
+
+        It is durable on return. The last one that was registered is called first, each as a step of a job
+        that follows the aborted one. Register it before the step whose effect it undoes.
+        """
+        call = partial(function, *args, **kwargs)
+        named = name or getattr(function, "__name__", "compensation")
+        await self.steps.on_cancel(named, call, retries, backoff, timeout)
+
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Suspend the job without a worker; it goes on when the time has passed, on any worker."""
         await self.steps.sleep(duration, name)

@@ -30,6 +30,8 @@ class StepKind(StrEnum):
     ASK = "ask"
     JOB = "job"
     MESSAGE = "message"
+    CANCEL = "cancel"
+    """A compensation, which runs if the job is aborted."""
     VALUE = "value"
     """A recorded value: a time, a random number or a version."""
 
