@@ -33,7 +33,7 @@ JOB_PLANTS: Final = (
     PlantedBug(
         "step-not-fenced",
         "a worker that has lost its claim stores the result of a step",
-        (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self._fence(), ", ""),),
+        (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self.fence(), ", ""),),
         ("test_a_worker_that_has_lost_its_claim_can_store_no_step",),
         instrument=Instrument.ATTACKS,
     ),
