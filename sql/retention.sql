@@ -374,6 +374,32 @@ DELETE FROM script_answers WHERE OF_MESH AND (script_key, n) IN (
         WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.script_key = a.script_key)
     LIMIT ?3)
 
+-- name: prune_graph_writes
+-- Of threads that have expired: nothing reads them any more.
+DELETE FROM graph_writes WHERE id IN (
+    SELECT w.id FROM conversations AS c
+    CROSS JOIN graph_writes AS w ON w.scope_id = ?1 AND w.repository_id = ?2 AND w.thread_id = c.name
+    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = 'graph' AND c.expires_ms <= NOW_MS LIMIT ?3)
+
+-- name: prune_graph_checkpoints
+DELETE FROM graph_checkpoints WHERE id IN (
+    SELECT k.id FROM conversations AS c
+    CROSS JOIN graph_checkpoints AS k ON k.scope_id = ?1 AND k.repository_id = ?2 AND k.thread_id = c.name
+    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = 'graph' AND c.expires_ms <= NOW_MS LIMIT ?3)
+
+-- name: prune_conversations
+-- That have expired, when none of their rows is left.
+DELETE FROM conversations WHERE OF_MESH AND (kind, name) IN (
+    SELECT c.kind, c.name FROM conversations AS c
+    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.expires_ms <= NOW_MS
+      AND NOT EXISTS (
+        SELECT 1 FROM graph_checkpoints AS k
+        WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.thread_id = c.name AND c.kind = 'graph')
+      AND NOT EXISTS (
+        SELECT 1 FROM graph_writes AS w
+        WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.thread_id = c.name AND c.kind = 'graph')
+    LIMIT ?3)
+
 -- name: prune_tokens
 DELETE FROM agent_tokens WHERE OF_MESH AND token_id IN (
     SELECT token_id FROM agent_tokens WHERE OF_MESH AND until_ms <= NOW_MS LIMIT ?3)

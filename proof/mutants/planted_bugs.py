@@ -9,6 +9,7 @@ from proof.mutants.authenticity import AUTHENTICITY_PLANTS
 from proof.mutants.commands import COMMAND_PLANTS
 from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.frameworks import FRAMEWORK_PLANTS
 from proof.mutants.grants import GRANT_PLANTS
 from proof.mutants.hooks import HOOK_PLANTS
 from proof.mutants.hostile import HOSTILE_PLANTS
@@ -35,6 +36,7 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        FRAMEWORK_PLANTS,
         RHYTHM_PLANTS,
         AUTHENTICITY_PLANTS,
         GRANT_PLANTS,

@@ -41,9 +41,9 @@ _LAYERS: Final = (
     "mesh",
     "app",
     "",
-    "integrations",
     "cli",
     "sync",
+    "integrations",
     "testing",
 )
 """From the bottom to the top, by the first part of a module's name; the empty name is the package itself. A
