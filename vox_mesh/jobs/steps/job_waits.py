@@ -25,7 +25,7 @@ _PAGE: Final = 20
 _CLAIM_MS: Final = 10 * 60_000
 """For how long no other consumer gets a message: until its step is stored."""
 
-_TAKEN: Final = "message_taken"
+_TAKEN: Final = "message_not_free"
 
 Verify = Callable[[Sequence[Message]], Awaitable[list[bool]]]
 """Returns whether each message was signed by the node that it names."""
