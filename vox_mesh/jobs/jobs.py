@@ -116,7 +116,7 @@ class Jobs:
         signatures = AttemptSignatures(store, trusted_keys, lambda: writer.identity.key)
         self.checkpoints = JobCheckpoints(store, signatures)
         self.steps = JobSteps(store, signatures)
-        self.forks = JobForks(self, Features(store, nodes, monotonic).is_known_to_all)
+        self.forks = JobForks(self.steps, self.find, self.schedule_all, Features(store, nodes, monotonic))
         self.questions = JobQuestions(
             store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
         )

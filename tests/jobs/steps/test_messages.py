@@ -56,12 +56,8 @@ async def test_a_message_that_was_there_before_is_taken_at_once_and_only_what_fi
         second = await context.wait_message(thread="order-7", to="desk")
         return [first.body, second.body, context.attempt]
 
-    for body, options in (
-        (1, {"thread": "order-8", "msg_type": "paid"}),
-        (2, {"thread": "order-7", "msg_type": "sent"}),
-        (3, {"thread": "order-7", "msg_type": "paid"}),
-    ):
-        await kept.messages.send("other", body, sender="shop", **options)
+    for body, thread, msg_type in ((1, "order-8", "paid"), (2, "order-7", "sent"), (3, "order-7", "paid")):
+        await kept.messages.send("other", body, sender="shop", thread=thread, msg_type=msg_type)
     await kept.messages.send("desk", 4, sender="shop", thread="order-7")
     job = await kept.jobs.schedule("work")
     async with kept.worker.running():

@@ -66,7 +66,7 @@ class JobWaits:
         for job_id, wake_op in rows:
             op = Op(WAKE, canonical({"job_id": job_id}))
             forget = Statement(_SQL["forget"], (*self._mesh, job_id))
-            await self._store.write(Script(forget, op=op, key=wake_op))
+            await self._store.write(Script(forget, op=op, key=str(wake_op)))
         if rows:
             await self.forget()  # one whose question was answered has its op already
         return len(rows)

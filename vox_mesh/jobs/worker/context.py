@@ -181,8 +181,8 @@ class JobContext:
         that follows the aborted one. Register it before the step whose effect it undoes.
         """
         call = partial(function, *args, **kwargs)
-        named = name or getattr(function, "__name__", "compensation")
-        await self.steps.on_cancel(named, call, retries, backoff, timeout)
+        given = name or str(getattr(function, "__name__", "compensation"))
+        await self.steps.on_cancel(given, call, retries, backoff, timeout)
 
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Suspend the job without a worker; it goes on when the time has passed, on any worker."""
