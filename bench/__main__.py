@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print a table, keep JSON lines."""
+"""`python -m bench`: measure, print a table, keep JSON lines; with `budget`, say where the time goes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from bench.budget.report import print_budgets
 from bench.lines.registry import LINES, select
 from bench.measure import FULL, QUICK
 from bench.report import report
 from bench.timing import measure_all
 
+_BUDGET: Final = "budget"
 _RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 
@@ -24,12 +26,15 @@ def main() -> int:
         for line in LINES:
             print(f"{line.name:<20}{line.what}")
         return 0
+    pace = QUICK if arguments.quick else FULL
+    if arguments.names == [_BUDGET]:
+        _forget_settings()
+        return print_budgets(pace)
     lines = select(arguments.names)
     if not lines:
         print(f"no line is named {' or '.join(arguments.names)}; see --list", file=sys.stderr)
         return 2
     _forget_settings()
-    pace = QUICK if arguments.quick else FULL
     if arguments.repeat is not None:
         pace = pace._replace(rounds=arguments.repeat)
     if arguments.all:
@@ -57,7 +62,12 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure the mesh next to raw limits and peers."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only lines whose name holds this")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only lines whose name holds this; 'budget': the processor time of hot paths by layer",
+    )
     parser.add_argument("--quick", action="store_true", help="a short look; the figures mean little")
     parser.add_argument("--repeat", type=_count, metavar="N", help="how many rounds of each side")
     parser.add_argument("--all", action="store_true", help="the largest sizes of growth, in a short look too")

@@ -14,10 +14,12 @@ import orjson
 
 from bench.workload import CREATE, FIRST, INSERT, SELECT, VALUES
 from tools.sqld import Server
+from vox_mesh.store.batch import Batch
+from vox_mesh.store.engines.hrana.codec import encode_batch
 from vox_mesh.store.replica import wire
 from vox_mesh.store.rows import Value
 
-_PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
+PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 16777216")
 _STREAM: Final = 1
 _NAMESPACE: Final = base64.b64encode(b"default").rstrip(b"=").decode()
 _READ_AHEAD: Final = 2**18
@@ -47,7 +49,7 @@ def raw_file(path: str) -> Iterator[RawFile]:
     """A database of its own at the path, with the table and its first row."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
-        for pragma in _PRAGMAS:
+        for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(CREATE)
         raw = RawFile(connection)
@@ -71,6 +73,10 @@ class RawSocket:
     async def select(self) -> None:
         """One row by its id."""
         await self._ask(_execute(SELECT, FIRST, wants_rows=True))
+
+    async def run(self, batch: Batch) -> None:
+        """Run a batch; what its steps answer is not looked at."""
+        await self._ask({"type": "batch", "batch": encode_batch(batch)})
 
     async def rate_in_flight(self, in_flight: int, seconds: float) -> float:
         """Return the inserts per second with this many requests in flight, as many callers would have."""

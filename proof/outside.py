@@ -13,6 +13,10 @@ _TOKEN_BYTES: Final = 8
 class Outside(Protocol):
     """Reject writes with a token older than one already seen, and note each write in the history."""
 
+    @property
+    def folder(self) -> Path | None:
+        """Where nodes can keep files together; `None` in a simulation."""
+
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
         """Write under a token; return whether it was accepted."""
 
@@ -28,6 +32,8 @@ def _note(recorder: Recorder, key: str, token: int, highest: int) -> bool:
 
 class MemoryOutside:
     """For nodes in one process."""
+
+    folder: Final = None
 
     def __init__(self) -> None:
         self._highest: dict[str, int] = {}
@@ -50,13 +56,13 @@ class FolderOutside:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._seen: dict[str, tuple[int, int]] = {}
         """By key: the offset up to which its file was read, and the highest token up to there."""
 
     def write(self, recorder: Recorder, key: str, token: int) -> bool:
         """Write under a token; return whether it was accepted."""
-        with (self._folder / key.replace("/", "_")).open("a+b", buffering=0) as file:
+        with (self.folder / key.replace("/", "_")).open("a+b", buffering=0) as file:
             file.write(token.to_bytes(_TOKEN_BYTES, "big"))
             own = file.tell() - _TOKEN_BYTES
             begin, highest = self._seen.get(key, (0, 0))

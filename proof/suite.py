@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from proof.checkers.approvals import APPROVAL_CHECKS
+from proof.checkers.archives import ARCHIVE_CHECKS
 from proof.checkers.beats import BEAT_CHECKS
 from proof.checkers.counters import COUNTER_CHECKS
 from proof.checkers.crons import CRON_CHECKS
@@ -32,6 +33,7 @@ from proof.checkers.tasks import TASK_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
 from proof.workloads.approvals import APPROVALS
+from proof.workloads.archiving import ARCHIVING
 from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
@@ -60,7 +62,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
     *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
-    FAN_IN,
+    *(FAN_IN, ARCHIVING),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -85,6 +87,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,
     *OPLOG_CHECKS,
+    *ARCHIVE_CHECKS,
     *DEPENDENCY_CHECKS,
     *BEAT_CHECKS,
     *PHASE_CHECKS,

@@ -27,7 +27,7 @@ _LOADED: Final = [
     *("aiohttp", "click", "httpx", "orjson", "difflib", "glob"),
     *("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.serialization"),
 ]
-_RARE: Final = ("contrib", "testing", "cli/top", "hosts/mcp", "http/mcp", "jobs/agents")
+_RARE: Final = ("contrib", "testing", "cli/top", "hosts/mcp", "http/mcp", "integrations", "jobs/agents")
 """Parts of the package that few programs use: the screen alone takes longer to load than most of them run."""
 
 _OPTIONAL: Final = "spans.py"

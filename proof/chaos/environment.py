@@ -96,7 +96,7 @@ class Environment:
                     await self._continue_and_stop()
                     await self._drain()
                 await self._leave()
-            await record_end_state(ask, infrastructure, self._recorder)
+            await record_end_state(ask, infrastructure, self._recorder, self.folder / "outside")
 
     def evaluate(self) -> tuple[History, list[Verdict]]:
         """Check the history; write the verdicts and the picture."""

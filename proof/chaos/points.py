@@ -118,6 +118,7 @@ class OutsideWithPoints:
     """The outside resource, for a process that may have to die before or after it writes there."""
 
     def __init__(self, outside: Outside, points: Points) -> None:
+        self.folder = outside.folder
         self._outside = outside
         self._points = points
 

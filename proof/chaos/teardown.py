@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any, Final
+
+import orjson
 
 from proof import tables, witness
 from proof.chaos import marks, storm
@@ -14,6 +19,7 @@ from proof.chaos.fuzzers import MARK
 from proof.chaos.infrastructure import Infrastructure
 from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
+from proof.workloads.archiving import ARCHIVE
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.db import sync_replica
 from vox_mesh.errors import DatabaseUnavailable, Unreachable
@@ -67,9 +73,12 @@ async def prepare(store: Store) -> None:
         await store.write(Script(Statement(statement)))
 
 
-async def record_end_state(ask: Ask, infrastructure: Infrastructure, recorder: Recorder) -> None:
+async def record_end_state(
+    ask: Ask, infrastructure: Infrastructure, recorder: Recorder, outside: Path
+) -> None:
     """Write the final state that checks need into the history."""
     await record_final_state(ask, recorder)
+    _note_archive(outside / ARCHIVE, recorder)
     for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
         recorder.note("final.storm", **row)
     await _note_fuzzers(ask, recorder)
@@ -77,6 +86,18 @@ async def record_end_state(ask: Ask, infrastructure: Infrastructure, recorder: R
         primary = await _dump(ask)
         await asyncio.gather(
             *(_note_replica(infrastructure, each, primary, recorder) for each in infrastructure.settings)
+        )
+
+
+def _note_archive(folder: Path, recorder: Recorder) -> None:
+    """Note the entries in each file of the archive."""
+    for path in sorted(folder.glob("segment-*")):
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        entries = [orjson.loads(line) for line in lines[1:-1]]
+        recorder.note(
+            "final.segment",
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            entries=[[entry["id"], entry["op_id"], entry["hash"]] for entry in entries],
         )
 
 

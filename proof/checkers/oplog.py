@@ -52,8 +52,13 @@ def chains_whole(history: History) -> Iterator[str | int]:
             prev = entry.hash
     for edit in final_rows(history, "proof_log_edits"):
         yield f"{edit['node_id']}: entry {edit['seq']} saw an {edit['deed']} at {edit['at_ms']}"
+    yield from problems_found(history, "log.verify")
+
+
+def problems_found(history: History, verification: str) -> Iterator[str | int]:
+    """Return what nodes have found by verifying, but for what is rightly found after a rollback."""
     losses = Losses(history)
-    for operation in history.operations("log.verify"):
+    for operation in history.operations(verification):
         yield int(operation.is_ok)
         is_behind = losses.touches(operation.began - _NOTICED_S, operation.ended)
         for problem in operation.result.get("problems", ()):

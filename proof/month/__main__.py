@@ -31,7 +31,7 @@ def lines(month: Month) -> list[str]:
         f"jobs, messages and locks: {month.jobs_done} of each",
         f"backup: {month.backup_bytes / 2**20:.1f} MiB in {month.backup_s:.2f} s of CPU",
         f"verification of everything, with the archive: {month.verify_all_s:.2f} s of CPU",
-        f"archive: {month.archive_bytes / 2**20:.1f} MiB",
+        f"archive: {month.archive_bytes / 2**20:.1f} MiB; {month.entries_deleted} entries deleted",
         "",
         f"for all the work of 100 agents, {whole:.0f} times as much:",
         f"  database {_scaled(month.empty_bytes, last.file_bytes, whole) / 2**30:.2f} GiB",

@@ -1,4 +1,4 @@
-"""The run: days of work, with pruning and archiving as nodes do it, and the figures of each day."""
+"""The run: days of work, with pruning, archiving and deletion as nodes do it, and the figures of each day."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from vox_mesh.mesh import Mesh
 from vox_mesh.model.retention.subjects import DAY_MS
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
+from vox_mesh.runtime.archive.deletion import delete_archived
 from vox_mesh.settings import Settings
 from vox_mesh.store.schema.backup import back_up
 from vox_mesh.store.targets.target import FolderTarget
@@ -28,6 +29,7 @@ _STEPS: Final = 4
 
 _KEPT_DAYS: Final = {"jobs": 2, "logs": 1, "notes": 1, "artifacts": 2, "messages": 1}
 _ARCHIVED_AFTER_MS: Final = DAY_MS
+_DELETED_AFTER_MS: Final = 2 * DAY_MS
 
 
 @dataclass
@@ -56,16 +58,18 @@ class Month:
     backup_bytes: int = 0
     archive_bytes: int = 0
     jobs_done: int = 0
+    entries_deleted: int = 0
 
 
 async def run_month(folder: Path, days: int, share: float) -> Month:
     """Run this number of simulated days of a share of the fleet's work, in a database file in this folder."""
-    settings = FILE.settings(folder, None, node_id="one", tick=3_600.0)
+    archive = folder / "archive"
+    settings = FILE.settings(folder, None, node_id="one", tick=3_600.0, archive_dir=archive)
     time = SimulatedTime(settings.db_path)
     month = Month(share)
     with time.installed():
         async with Mesh.open(settings, time.dependencies()) as node:
-            await _Run(node, settings, time, month, folder / "archive").run(days)
+            await _Run(node, settings, time, month, archive).run(days)
     return month
 
 
@@ -116,6 +120,10 @@ class _Run:
         verify_s = process_time() - began
         month.faults += [f"day {number}: {each.node_id} {each.problem}" for each in reports if each.problem]
         await self._to_archive.run_once(_ARCHIVED_AFTER_MS)
+        deleted = await delete_archived(
+            node, self._to_archive.target, _DELETED_AFTER_MS, self._time.dependencies().monotonic
+        )
+        month.entries_deleted += deleted
         rows = {size.table: size.rows for size in await node.retention.sizes.tables() if size.rows}
         last = (await node.store.read("SELECT max(id) FROM agent_oplog")).value
         new, self._last_entry = last - self._last_entry, last

@@ -68,6 +68,19 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "ack-lost-with-claim",
+        "an ack that was sent with a claim is forgotten when the claim is interrupted",
+        (
+            Code(
+                "vox_mesh.messages.claims:Claims._write_after_acks",
+                "self.acks.put_back(acks)",
+                "self.acks.settle(acks, AckVerdicts({}))",
+            ),
+        ),
+        ("test_an_ack_that_was_sent_with_an_interrupted_claim_is_sent_again",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (
@@ -102,7 +115,7 @@ MESSAGE_PLANTS: Final = (
         "an acknowledgement without effect is reported as successful",
         (
             Code(
-                "vox_mesh.messages.claims:Claims.ack",
+                "vox_mesh.messages.claims:Claims._judge",
                 "elif verdict.rows or verdict.spooled:",
                 "elif verdict.rows is not None:",
             ),

@@ -170,6 +170,30 @@ LOG_PLANTS: Final = (
         ("beats",),
     ),
     PlantedBug(
+        "entry-not-archived",
+        "a segment of the archive lacks one of its entries",
+        (
+            Code(
+                "vox_mesh.oplog.archive.log_archive:LogArchive._write",
+                "writer.add, due)",
+                "writer.add, [*due[:1], *due[2:]])",
+            ),
+        ),
+        ("archive-verifies",),
+        ("archiving", "oplog"),
+        instrument=Instrument.FILE,
+        faults=("kill",),
+    ),
+    PlantedBug(
+        "segment-archived-twice",
+        "two nodes that archive at the same time both record a segment",
+        (Sql("oplog", "refuse_unless_last_segment", "WHERE ?3 IS NOT (", "WHERE ?3 = 0 AND ?3 IS NOT ("),),
+        ("archive-verifies",),
+        ("archiving", "oplog"),
+        instrument=Instrument.FILE,
+        faults=("kill",),
+    ),
+    PlantedBug(
         "archive-believed",
         "the digest of an archived file is not compared with the one in the log",
         (

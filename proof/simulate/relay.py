@@ -35,6 +35,11 @@ class RelayReceiver:
         self._loop = loop
         self._reception = Reception(mesh.store, mesh.messages, mesh.clock, monotonic=loop.time)
 
+    @property
+    def follows_commits(self) -> bool:
+        """Return whether the node learns of each commit at once."""
+        return self._reception.follows_commits
+
     async def receive(
         self, channel: Channel, messages: Sequence[Message], *, stored: bool, order: str
     ) -> None:
@@ -54,8 +59,8 @@ class SimulatedRelay:
         self._receiver_of = receiver_of
         self.sign_order: SignOrder | None = None
 
-    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Deliver messages to a node."""
+    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> bool:
+        """Deliver messages to a node; return whether it learns of each commit at once."""
         receiver = self._receiver_of(peer.node_id)
         if receiver is None:
             raise RelayFailed(f"{peer.url} does not answer")
@@ -68,6 +73,7 @@ class SimulatedRelay:
             raise RelayFailed(error.line) from None
         except MeshError as error:
             raise RelayRefused(error.line) from None
+        return receiver.follows_commits
 
     async def close(self) -> None:
         """Do nothing."""

@@ -35,6 +35,7 @@ _REPLIES: Final = 0.1
 _BROADCASTS: Final = 0.03
 _GIVES_BACK: Final = 0.1
 _KEEPS: Final = 0.1
+_DOES_NOT_WAIT: Final = 0.3
 _UNREADABLE: Final = 0.1
 _DEEP: Final = "unreadable"
 UNREADABLE_PAYLOAD: Final = "[" * 252 + "]" * 252
@@ -193,7 +194,9 @@ class _Receiver:
 
     async def _ack(self, message: Message) -> None:
         with self._context.recorder.operation("message.ack", **_about(message)) as record:
-            is_recorded = await self._context.mesh.messages.ack(message)
+            rng = rng_of(self._context.who, f"ack {message.message_uuid}", message.delivery_attempts)
+            waits = self._drains or rng.random() >= _DOES_NOT_WAIT
+            is_recorded = await self._context.mesh.messages.ack(message, wait=waits)
             record.ok(spooled=not is_recorded)
 
     async def _give_back(self, message: Message) -> None:

@@ -173,6 +173,7 @@ _EXITS = {
     "WrongBackend": 2,
     "ForeignDatabase": 2,
     "NotJson": 2,
+    "BadArguments": 2,
     "ApprovalPending": 5,
 }
 _EXITS |= dict.fromkeys(("Unauthorized", "SchemaTooNew", "DatabaseNotOpened", "BadWorkflow"), 2)

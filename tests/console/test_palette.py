@@ -17,6 +17,12 @@ _SELECTED_IS_SEEN: Final = """() => {
   return top >= list.top - 1 && bottom <= list.bottom + 1;
 }"""
 
+_CLOSE_AND_SEARCH: Final = """() => {
+  document.querySelector("dialog").close();
+  dispatchEvent(new KeyboardEvent("keydown", { key: "k", ctrlKey: true }));
+}"""
+"""Ctrl-K before the browser has reported the end of the dialog before."""
+
 
 async def search(page: Page, text: str) -> Locator:
     """Open the palette with the keyboard and type a text; return its choices."""
@@ -44,6 +50,17 @@ async def choose(page: Page, choices: Locator, name: str) -> None:
     await expect(wanted).to_have_attribute("aria-selected", "true")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("dialog", name="Find or do")).to_have_count(0)
+
+
+async def test_it_opens_right_after_another_dialog_was_closed(signed_in: WatchedPage) -> None:
+    page = signed_in.page
+    await page.keyboard.press("?")
+    await page.get_by_role("dialog", name="Keys").wait_for()
+    await page.evaluate(_CLOSE_AND_SEARCH)
+    field = page.get_by_role("combobox", name="Find or do")
+    await expect(field).to_be_focused()
+    await page.keyboard.type("lock")
+    await expect(field).to_have_value("lock")
 
 
 @pytest.mark.parametrize("sort", ["job", "kind", "node", "agent", "lock", "thread", "conflict"])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.messages.messaging import PATIENCE_S, bodies
+from tests.support.messages.messaging import PATIENCE_S, bodies, change
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import RestartableNodes
 from vox_mesh import Auto, Local, Message, Remote
@@ -18,6 +18,7 @@ from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.node import MeshNode
 
 _FAR = "http://127.0.0.1:1"
+_HOUR_S = 3_600.0
 
 
 class Trip(NamedTuple):
@@ -37,6 +38,7 @@ class ScriptedCourier:
         self.ends: deque[Exception | None] = deque()
         self.refused: set[object] = set()
         self.is_closed = False
+        self.follows = False
         self.is_under_way = asyncio.Event()
         self._may_go = asyncio.Event()
         self._may_go.set()
@@ -55,7 +57,7 @@ class ScriptedCourier:
         """Let them end."""
         self._may_go.set()
 
-    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
+    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> bool:
         """Make the trip."""
         said = bodies(messages)
         self.trips.append(Trip(peer.node_id, said, stored))
@@ -67,6 +69,7 @@ class ScriptedCourier:
             raise end
         if self.refused.intersection(said):
             raise RelayRefused("not that one")
+        return self.follows
 
     async def close(self) -> None:
         """End."""
@@ -338,3 +341,53 @@ async def test_sending_never_waits_for_the_courier(post: Post) -> None:
         for number in range(20):
             await post.node.messages.send("z", number, sender="a")
     assert len(await post.node.messages.queries.peek(["z"])) == 20
+
+
+# --- nodes that follow the commits -------------------------------------------------------------------
+
+
+async def test_what_a_node_that_follows_the_commits_has_claimed_is_not_relayed_to_it(post: Post) -> None:
+    post.courier.follows = True
+    await post.offer("first")
+    found = await post.message("found")
+    await change(post.node, [found], claim_until_ms=2**52)
+    post.outbox.offer(found, stored=True)
+    await post.offer("not found")
+    assert post.brought == [["first"], ["not found"]]
+    assert post.outbox.counts["skipped"] == 1
+    assert post.pauses, "it was given no time to find them"
+
+
+async def test_what_is_not_stored_is_relayed_at_once_to_a_node_that_follows_the_commits(post: Post) -> None:
+    post.courier.follows = True
+    await post.offer("first")
+    await post.offer("spooled", stored=False)
+    assert post.brought == [["first"], ["spooled"]]
+    assert post.pauses == []
+
+
+async def test_a_node_that_no_longer_follows_the_commits_is_relayed_to_at_once(post: Post) -> None:
+    post.courier.follows = True
+    await post.offer("first")
+    post.courier.follows = False
+    post.clock.now += _HOUR_S
+    await post.offer("second")
+    await post.offer("third")
+    assert post.brought == [["first"], ["second"], ["third"]]
+    assert post.pauses == []
+
+
+async def test_where_all_nodes_follow_the_commits_nothing_that_is_stored_is_relayed(post: Post) -> None:
+    outbox = Outbox(
+        post.courier,
+        post.node.messages.directory,
+        post.node.messages.relay_buffer,
+        monotonic=post.clock,
+        spooling=False,
+        is_followed=True,
+    )
+    outbox.offer(await post.message("stored"), stored=True)
+    outbox.offer(await post.message("to that node"), stored=True, route=Remote(_FAR))
+    post.outbox = outbox
+    await post.idle()
+    assert post.brought == [["to that node"]]

@@ -129,6 +129,18 @@ _STARTUP: Final = {f"startup-{command}" for command in ("help", "lock", "guard",
 _SERVICE_WITH_RATIO: Final = _STARTUP | {"service-up-file", "service-up-sqld", "service-command"}
 _RHYTHM_WITH_RATIO: Final = {"rhythm-roll-up-file", "rhythm-roll-up-sqld"}
 _RHYTHM_WITHOUT_RATIO: Final = {"rhythm-beat-idle", "rhythm-beat-loaded", "rhythm-drift", "rhythm-writes"}
+_BUDGETS: Final = {
+    "write-sqld",
+    "write-memory",
+    "write-file",
+    "lock-pair",
+    "enqueue",
+    "claim",
+    "completion",
+    "worker",
+    "send",
+    "receive",
+}
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
 _ONCE: Final = _IDLE_SERVICE | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"} | _FLEET
 """Nothing happens, or grows, only once, and for longer."""
@@ -228,6 +240,21 @@ def test_a_quick_run_keeps_well_formed_json_lines(
     for name in without_ratio:
         assert records[name]["raw"] is None
         assert records[name]["ratio"] is None
+
+
+@pytest.mark.soak
+def test_budgets_name_each_path_with_its_floor_and_its_layers() -> None:
+    status, output = _bench("budget", "--quick")
+
+    assert status == 0
+    rows = [line.split("|")[1:-1] for line in output.decode().splitlines() if line.startswith("| `")]
+    paths = {cells[0].strip(" `") for cells in rows}
+    assert paths == _BUDGETS
+    for _, _, ours, floor, _, _, statements, calls in rows:
+        assert float(ours.split()[0].replace(",", "")) > 0
+        assert float(floor.split()[0].replace(",", "")) > 0
+        assert float(statements) > 0
+        assert float(calls.replace(",", "")) > 0
 
 
 def test_a_name_that_no_line_has_is_refused() -> None:

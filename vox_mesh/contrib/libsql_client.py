@@ -51,7 +51,7 @@ class LibsqlClientEngine:
             raise codec.unauthorized("it may only read")
         client = await self._open_client()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(max(self._timeout, batch.patience_s)):
                 if batch.is_single_statement:
                     (step,) = batch.steps
                     result = BatchResult([await self._run_step(client, step.sql, step.params)])

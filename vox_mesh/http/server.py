@@ -34,6 +34,7 @@ from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.http.service import Service
 from vox_mesh.messages.relay_inbound import WINDOW_MS, Reception
 from vox_mesh.messages.relay_outbound import Outbox
+from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.shared_tokens import token_id
 from vox_mesh.model.nodes.liveness import ServiceFigures
 from vox_mesh.model.principals.request_signature import Audience
@@ -43,6 +44,7 @@ from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings
 from vox_mesh.store.slots import folder_of_slot
+from vox_mesh.store.watch.listeners import has_file_events
 
 
 class NodeServer:
@@ -113,6 +115,7 @@ class NodeServer:
             monotonic=monotonic,
             spooling=store.is_spooling,
             is_busy=lambda: store.is_busy,
+            is_followed=store.backend is Backend.FILE and has_file_events(),
             faults=store.faults,
         )
         messages.relay_by(self._outbox)

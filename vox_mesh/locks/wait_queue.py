@@ -74,6 +74,8 @@ class LockQueue:
 
     def first_for(self, keys: Sequence[str]) -> Waiter | None:
         """Return the waiter of this process that came first for one of these keys."""
+        if not self._waiters:
+            return None
         waiting = [w for key in keys for w in self._by_key.get(key, {}).values() if not w.served.done()]
         return min(waiting, key=lambda waiter: waiter.ticket, default=None)
 

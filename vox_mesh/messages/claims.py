@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
+from vox_mesh.messages.ack_queue import AckQueue, AckVerdicts, QueuedAck
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.scripts import (
     ack_on_arrival_script,
@@ -31,7 +32,7 @@ from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.rows import Rows
-from vox_mesh.store.script import Script, new_key
+from vox_mesh.store.script import Script, Verdict, new_key
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ LEASE_S: Final = 120.0
 MIN_LEASE_S: Final = 0.1
 MAX_LEASE_S: Final = 86_400.0
 MAX_CLAIMED: Final = 256
-_MAX_PER_PAIR: Final = 64
+MAX_PER_PAIR: Final = 64
 _MAX_BATCH_BYTES: Final = 2**20
 _RELEASE_TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 3.0
@@ -102,6 +103,8 @@ class Claims:
         self._handed_out: dict[str, HandedOut] = {}
         self._incarnation: int | None = None  # the first of this process
         self.stats = ClaimStats()
+        self.acks = AckQueue(monotonic)
+        """The acks that no caller waits for."""
 
     # --- claiming --------------------------------------------------------------------------------
 
@@ -192,19 +195,25 @@ class Claims:
             self._claim_values(names, claim_name),
             lease_ms=round(lease_s * 1_000),
             limit=min(limit, MAX_CLAIMED),
-            of_pair=_MAX_PER_PAIR,
+            of_pair=MAX_PER_PAIR,
             max_size=_MAX_BATCH_BYTES,
             bury=bury,
         )
-        return await self._verify_rows((await self._store.write(script, timeout=timeout)).rows)
+        return await self._verify_rows(await self._claim(script, timeout))
 
     async def claim_one(
         self, message_uuid: str, claim_name: str, *, lease_s: float, timeout: float | None = None
     ) -> list[Message]:
         """Claim a message that is the only one of its pair; return nothing if that is not so."""
         values = (*self._mesh, message_uuid, claim_name, round(lease_s * 1_000))
-        script = claim_one_script(values)
-        return await self._verify_rows((await self._store.write(script, timeout=timeout)).rows)
+        return await self._verify_rows(await self._claim(claim_one_script(values), timeout))
+
+    async def _claim(self, script: Script, timeout: float | None) -> Rows:
+        """Write a claim, after the queued acks: what waits behind an acknowledged message can be claimed."""
+        (verdict,) = await self._write_after_acks((script,), timeout)
+        if isinstance(verdict, MeshError):
+            raise verdict
+        return verdict.rows
 
     async def _verify_rows(self, rows: Rows) -> list[Message]:
         if not rows:
@@ -244,9 +253,47 @@ class Claims:
         """Stop tracking a message."""
         self._handed_out.pop(message.message_uuid, None)
 
-    async def ack(self, messages: Sequence[Message]) -> tuple[dict[str, MeshError], set[str]]:
-        """Acknowledge messages. Return the failures by id, and the ids of spooled acks."""
-        verdicts = await self._store.write_all([self._build_ack(message) for message in messages])
+    async def ack(self, messages: Sequence[Message]) -> AckVerdicts:
+        """Acknowledge messages, after the queued acks."""
+        verdicts = await self._write_after_acks([self._build_ack(message) for message in messages], None)
+        return self._judge(messages, verdicts)
+
+    async def write_acks(self) -> None:
+        """Write the queued acks."""
+        acks = self.acks.take()
+        late = [each for each in acks if self.left_s(each.message) <= 0]  # these can't be spooled
+        await self._write_queued([each for each in acks if each not in late] if late else acks)
+        await self._write_queued(late)
+
+    async def _write_queued(self, acks: Sequence[QueuedAck]) -> None:
+        try:
+            verdicts = await self._store.write_all([self._build_ack(each.message) for each in acks])
+        except MeshError as error:
+            self.acks.settle(acks, AckVerdicts({each.message.message_uuid: error for each in acks}))
+        except BaseException:
+            self.acks.put_back(acks)
+            raise
+        else:
+            self._settle(acks, verdicts)
+
+    async def _write_after_acks(self, scripts: Sequence[Script], timeout: float | None) -> Sequence[Verdict]:
+        """Write the queued acks, then these scripts, in one request. If it fails, the acks stay queued."""
+        acks = self.acks.take()
+        try:
+            verdicts = await self._store.write_all(
+                [*(self._build_ack(each.message) for each in acks), *scripts], timeout=timeout
+            )
+        except BaseException:
+            self.acks.put_back(acks)
+            raise
+        if acks:
+            self._settle(acks, verdicts[: len(acks)])
+        return verdicts[len(acks) :]
+
+    def _settle(self, acks: Sequence[QueuedAck], verdicts: Sequence[Verdict]) -> None:
+        self.acks.settle(acks, self._judge([each.message for each in acks], verdicts))
+
+    def _judge(self, messages: Sequence[Message], verdicts: Sequence[Verdict]) -> AckVerdicts:
         failures: dict[str, MeshError] = {}
         spooled: set[str] = set()
         for message, verdict in zip(messages, verdicts, strict=True):
@@ -258,7 +305,7 @@ class Claims:
                     spooled.add(message.message_uuid)
             else:
                 failures[message.message_uuid] = self.stats.refuse(message)
-        return failures, spooled
+        return AckVerdicts(failures, frozenset(spooled))
 
     async def ack_again(self, messages: Sequence[Message]) -> None:
         """Acknowledge messages whose ack is in the spool; what fails is redelivered after its lease."""
@@ -269,14 +316,15 @@ class Claims:
         if is_relayed(message):
             return ack_on_arrival_script(message)
         # Once the lease is over, only the database can decide whether it is too late.
-        return ack_script(message, spoolable=not self._is_lease_over(message))
+        return ack_script(message, spoolable=self.left_s(message) > 0)
 
-    def _is_lease_over(self, message: Message) -> bool:
-        """Return whether a lease is over, as far as is known here."""
+    def left_s(self, message: Message) -> float:
+        """Return how many seconds are left of a lease, as far as is known here."""
         handed = self._handed_out.get(message.message_uuid)
         if handed is not None and handed.message.claim_owner == message.claim_owner:
-            return self._monotonic() >= handed.deadline
-        return message.claim_until_ms is not None and message.claim_until_ms <= self._clock.now_ms
+            return handed.deadline - self._monotonic()
+        until_ms = message.claim_until_ms
+        return float("inf") if until_ms is None else (until_ms - self._clock.now_ms) / 1_000
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Reject a message: it is redelivered after that time, and until then its pair waits."""

@@ -9,7 +9,14 @@ from contextlib import suppress
 from typing import Final
 
 from vox_mesh.errors import AWAY, MeshError, StoreClosed
-from vox_mesh.messages.claims import MAX_CLAIMED, RELAYED_PREFIX, Claims, firsts_of_pairs, is_relayed
+from vox_mesh.messages.claims import (
+    MAX_CLAIMED,
+    MAX_PER_PAIR,
+    RELAYED_PREFIX,
+    Claims,
+    firsts_of_pairs,
+    is_relayed,
+)
 from vox_mesh.messages.inboxes import InboxLeases
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.messages.records import ROLE, Message
@@ -82,6 +89,7 @@ class Consumer:
         has_roles = any(name.startswith(ROLE) for name in names)
         self._first_limit = min(1 if has_roles else _FIRST_LIMIT, at_once)
         self._limit = self._first_limit
+        self._is_more_likely = False  # the last claim got as many messages as it may
         self._claim_name: str | None = None  # of a claim that is not answered yet
         self._polled_at = self._looked_at = self._cleaned_at = float("-inf")
         self._next_ms: int | None = None
@@ -111,11 +119,18 @@ class Consumer:
         """Note that the database itself was asked on this receiver's behalf."""
         self._polled_at = self._monotonic()
 
-    def mark_settled(self, message: Message) -> None:
-        """Note that a message is settled: the next one of its pair may be handed out."""
-        if message.pair in self._busy and self._busy[message.pair][0] == _claim_key(message):
-            del self._busy[message.pair]
-            self._wake.set()
+    def mark_settled(self, message: Message) -> bool:
+        """Note that a message is settled: the next one of its pair may be handed out.
+
+        Return whether it was in progress here.
+        """
+        pair = message.pair
+        busy = self._busy.get(pair)
+        if busy is None or busy[0] != _claim_key(message):
+            return False
+        del self._busy[pair]
+        self._wake.set()
+        return True
 
     def mark_rejected(self, message: Message) -> list[Message]:
         """Note that a message will be redelivered. Return the prefetched ones that wait for it."""
@@ -139,6 +154,15 @@ class Consumer:
 
     # --- handing out -----------------------------------------------------------------------------
 
+    def next_prefetched(self) -> Message | None:
+        """Return the next message if it can be handed out at once."""
+        self._current = None
+        if self._is_closed or not self._prefetched or self._has_stale:
+            return None
+        self._claims.acks.raise_failure(self)
+        message = self._current = self._pop_prefetched()
+        return message
+
     async def next(self) -> Message:
         """Return the next message as soon as there is one."""
         self._current = None
@@ -148,6 +172,7 @@ class Consumer:
             await self._release_stale()
             if self._is_closed:
                 break
+            self._claims.acks.raise_failure(self)
             message = self._pop_prefetched()
             if message is not None:
                 self._current = message
@@ -204,9 +229,18 @@ class Consumer:
             self._limit = self._first_limit  # a slow consumer should leave messages to others
         await self._release(stock)
 
+    @property
+    def _is_stale(self) -> bool:
+        return self._monotonic() - self._prefetched_at > _STALE_FRACTION * self._lease_s
+
+    @property
+    def _has_stale(self) -> bool:
+        """Return whether prefetched messages are to be released."""
+        return self._is_stale or self._clock.now_ms >= self._expires_ms
+
     async def _release_stale(self) -> None:
         """Release messages that were prefetched too long ago, or have expired meanwhile."""
-        if self._prefetched and self._monotonic() - self._prefetched_at > _STALE_FRACTION * self._lease_s:
+        if self._prefetched and self._is_stale:
             await self._release_prefetched()
         now_ms = self._clock.now_ms
         if now_ms < self._expires_ms:
@@ -277,8 +311,11 @@ class Consumer:
         return _UNREACHABLE_TIMEOUT_S if (self._unanswered + 1) % _PATIENT_EVERY else _CLAIM_TIMEOUT_S
 
     async def _is_worth_asking(self) -> bool:
-        """Return whether to ask the database: after a nudge, a long time, or if our copy shows a message."""
-        if self._is_nudged or self._monotonic() - self._polled_at >= POLL_S:
+        """Return whether to ask the database: after a nudge, a long time, or if our copy shows a message.
+
+        Our copy does not show what can be claimed once the queued acks are written.
+        """
+        if self._is_nudged or self._is_more_likely or self._monotonic() - self._polled_at >= POLL_S:
             return True
         prospect = await self._claims.find_claimable(self.names, timeout=self._timeout_s)
         self._next_ms, self._only_known = prospect.next_ms, prospect.only
@@ -286,6 +323,7 @@ class Consumer:
 
     async def _claim(self) -> list[Message]:
         was_nudged, self._is_nudged = self._is_nudged, False
+        self._is_more_likely = False
         if self._claim_name is None:
             self._claim_name = self._claims.new_name()
         sent = self._monotonic()
@@ -305,6 +343,7 @@ class Consumer:
             raise
         self._claim_name = None
         self._polled_at = self._monotonic()
+        self._is_more_likely = len(messages) >= min(self._limit, MAX_PER_PAIR)
         self._counted |= firsts_of_pairs(messages)
         self._add_prefetched(messages, sent)
         return await self._reconcile_relayed(messages, sent)

@@ -37,6 +37,7 @@ from vox_mesh.messages.consumer import POLL_S, Consumer
 from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
 from vox_mesh.messages.outbound import check_outbound
 from vox_mesh.messages.queries import MessageQueries
+from vox_mesh.messages.receive_loops import ReceiveLoops
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import AgentDirectory, Auto, Outbox, Route
 from vox_mesh.messages.scripts import sql
@@ -129,9 +130,17 @@ class Messages:
         )
         self._leases = self._inboxes.leases
         self._wakeups = Wakeups(store, self.claims, clock, self.relay_buffer.kept_names)
+        self._loops = ReceiveLoops(
+            self._consumers, self._wakeups, self._inboxes, self.relay_buffer, self._run_in_background
+        )
         self._poller = InboxPoller(self.claims, self.relay_buffer, self._run_in_background, monotonic)
         self._settlement = Settlement(
-            self.claims, self.relay_buffer, self._leases, self._consumers, monotonic
+            self.claims,
+            self.relay_buffer,
+            self._leases,
+            self._consumers,
+            self._run_in_background,
+            monotonic,
         )
 
     @property
@@ -301,46 +310,26 @@ class Messages:
             rest_s=self._wakeups.spread(POLL_S),
             is_nudged=not self._wakeups.is_crowded,
         )
-        self._join(consumer)
+        self._loops.join(consumer)
         handler: asyncio.Task[Any] | None = None
         try:
             while True:
-                with self._wakeups.waking(consumer):
-                    message = await consumer.next()
+                message = consumer.next_prefetched()
+                if message is None:
+                    with self._wakeups.waking(consumer):
+                        message = await consumer.next()
                 task = asyncio.current_task()
                 if task is not None and task is not handler:
-                    task.add_done_callback(partial(self._handler_ended, consumer))
+                    task.add_done_callback(partial(self._loops.end_handler, consumer))
                 handler = task
                 with message_scope(message):
                     yield message
+        except GeneratorExit:
+            await self.claims.acks.finish(consumer)
+            raise
         finally:
             is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
-            self._leave(consumer, is_cancelled=is_cancelled)
-
-    def _join(self, consumer: Consumer) -> None:
-        self._consumers.append(consumer)
-        self.relay_buffer.join(consumer.names, consumer)
-        self._wakeups.join()
-        self._inboxes.announce_soon(consumer.names)
-
-    def _leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
-        self._consumers.remove(consumer)
-        self._wakeups.leave()
-        self.relay_buffer.leave(consumer.names, consumer)
-        self._run_in_background(self._release(consumer, is_cancelled=is_cancelled))
-
-    def _handler_ended(self, consumer: Consumer, handler: asyncio.Task[Any]) -> None:
-        """Release the messages of a cancelled handler, since it will not settle them."""
-        if handler.cancelled() and not handler.get_loop().is_closed():
-            self._run_in_background(consumer.give_up())
-
-    async def _release(self, consumer: Consumer, *, is_cancelled: bool) -> None:
-        """Release the messages of a consumer, and the leases of inboxes without a consumer here."""
-        if is_cancelled:
-            await consumer.give_up()
-        await consumer.close()
-        names = self.relay_buffer.names
-        await self._inboxes.leave([each for each in consumer.names if each not in names])
+            self._loops.leave(consumer, is_cancelled=is_cancelled)
 
     async def inbox(
         self,
@@ -402,13 +391,26 @@ class Messages:
             raise self.stats.refuse(message)
         return message
 
-    async def ack(self, *messages: Message) -> bool:
+    async def ack(self, *messages: Message, wait: bool = True) -> bool:
         """Acknowledge messages; raise `NotHolder` if one is not held by this process.
 
         Returns whether the database has recorded it. `False`: the ack is in the spool, because no answer came
         in time, and takes effect if the claim still holds when it is replayed.
+
+        Without `wait` it returns `False` at once, and the ack is written soon, together with others. A
+        failure is raised by the next step of the loop that handed out the message, or by `wait_for_acks`.
         """
-        return await self._settlement.ack(messages)
+        if wait:
+            return await self._settlement.ack(messages)
+        await self._settlement.ack_soon(messages)
+        return False
+
+    async def wait_for_acks(self) -> None:
+        """Wait until the acks that were not waited for are recorded, or in the spool.
+
+        Raises the failure of one that was not raised yet.
+        """
+        await self.claims.acks.wait()
 
     async def nack(
         self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None
@@ -479,6 +481,7 @@ class Messages:
         for consumer in self._consumers:
             self._run_in_background(consumer.close())
         await self._wakeups.close()
+        await self._settlement.close()
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
         await self.claims.release_all(self.relay_buffer.holds.end_all())
         await self._inboxes.leave(self.relay_buffer.names)

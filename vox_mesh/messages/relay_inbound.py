@@ -82,6 +82,11 @@ class Reception:
         self._incarnations = Recent[str, int](_MAX_NODES)  # the latest seen of each node
         self._taken = Recent[str, int](_MAX_TAKEN)  # messages, and a hash of their content
 
+    @property
+    def follows_commits(self) -> bool:
+        """Return whether this node learns of each commit of the database at once."""
+        return self._store.is_pushed
+
     async def take(self, messages: Sequence[Message], *, stored: bool, order: str | None = None) -> None:
         """Take in messages relayed by one node; `stored`: they are known to be in the database.
 

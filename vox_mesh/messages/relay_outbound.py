@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from vox_mesh.errors import MeshError, RelayFailed, RelayRefused
 from vox_mesh.messages.relay_buffer import RelayBuffer
-from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.scripts import json, sql
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.model.base.addresses import host_of, is_loopback
 from vox_mesh.model.base.recent import Recent
@@ -37,6 +37,11 @@ _SHORT_QUEUE: Final = 4
 _MAX_PAIRS: Final = 16_384
 _MAX_BATCH: Final = 64
 _MAX_BATCH_BYTES: Final = 512 * 1024
+_FOLLOWS_S: Final = 30.0
+"""How long a node is taken to follow the commits of the database, since it has said so."""
+
+_CLAIM_PAUSE_S: Final = 0.05
+"""How long such a node has for finding a stored message by itself, before it is relayed."""
 _TASK_NAME: Final = "relay"
 
 
@@ -62,8 +67,11 @@ def Remote(node_url: str) -> Route:  # noqa: N802 - one of three routes
 class RelayClient(Protocol):
     """Deliver messages to another node."""
 
-    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Deliver messages; raise `RelayFailed` if that can be retried, `RelayRefused` if it can't."""
+    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> bool:
+        """Deliver messages; return whether the node learns of each commit at once.
+
+        Raises `RelayFailed` if that can be retried, `RelayRefused` if it can't.
+        """
 
     async def close(self) -> None:
         """Close all connections."""
@@ -82,14 +90,16 @@ class _PeerQueue:
         self.items: deque[_RelayItem] = deque()
         self.task: asyncio.Task[None] | None = None
         self.paused_until = 0.0
+        self.follows_until = float("-inf")  # until when the node is taken to follow the commits
 
 
 class Outbox:
     """Relay messages in the background; senders never wait for it.
 
     A stored message need not be relayed: if there are many, or the other node does not answer, it is left to
-    be found in the database. A spooled message is relayed only if all earlier ones to the same receiver were:
-    otherwise it would overtake them.
+    be found in the database. So it is, at first, if that node learns of each commit at once: finding it is
+    cheaper for both nodes than relaying it, and no slower. A spooled message is relayed only if all earlier
+    ones to the same receiver were: otherwise it would overtake them.
     """
 
     def __init__(
@@ -101,12 +111,15 @@ class Outbox:
         monotonic: Callable[[], float],
         spooling: bool,
         is_busy: Callable[[], bool] = lambda: False,
+        is_followed: bool = False,
         faults: BackgroundFaults | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`is_followed`: all nodes learn of each commit at once, and the database is never unreachable."""
         self._client = client
         self._directory = directory
         self._relay_buffer = relay_buffer
+        self._is_followed = is_followed
         self._monotonic = monotonic
         self._is_busy = is_busy
         self._faults = BackgroundFaults(monotonic) if faults is None else faults
@@ -127,7 +140,8 @@ class Outbox:
             self._is_gapped = False
             self._gapped.clear()  # the spool is empty: all of it is stored
         message = message._replace(after=self._record_last(message))
-        if not route.is_relayed:
+        is_found = self._is_followed and stored and route.node_url is None
+        if is_found or not route.is_relayed:
             self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
             return
         item = _RelayItem(message, stored, route)
@@ -221,12 +235,21 @@ class Outbox:
         while queue.items:
             batch = _next_batch(queue.items)
             try:
+                if batch[0].is_stored and self._monotonic() < queue.follows_until:
+                    batch = await self._unclaimed(batch)
                 await self._deliver_batch(peer, batch)
             except RelayFailed as error:
                 self._log_throttled(
                     logging.WARNING, "relay failed: node_id=%s error=%s", peer.node_id, error.line
                 )
                 self._give_up(batch, queue)
+
+    async def _unclaimed(self, batch: list[_RelayItem]) -> list[_RelayItem]:
+        """Return the messages that the node has not found by itself after a moment."""
+        await self._sleep(_CLAIM_PAUSE_S)
+        claimed = await self._directory.claimed([item.message.message_uuid for item in batch])
+        self.counts["skipped"] += len(claimed)
+        return [item for item in batch if item.message.message_uuid not in claimed]
 
     async def _deliver_batch(self, peer: Peer, items: Sequence[_RelayItem]) -> None:
         batch = [item for item in items if not self._is_overtaking(item)]
@@ -270,7 +293,9 @@ class Outbox:
     async def _deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
         """Deliver by the client; any exception that it does not promise counts as a failed delivery."""
         try:
-            await self._client.deliver(peer, messages, stored=stored)
+            follows = await self._client.deliver(peer, messages, stored=stored)
+            if follows and peer in self._queues:
+                self._queues[peer].follows_until = self._monotonic() + _FOLLOWS_S
         except (RelayFailed, RelayRefused):
             raise
         except Exception as error:
@@ -371,6 +396,15 @@ class AgentDirectory:
         except MeshError:
             return False
         return bool(rows.value)
+
+    async def claimed(self, message_uuids: Sequence[str]) -> set[str]:
+        """Return those of the messages that have ended or are claimed, as far as our copy shows."""
+        values = (*self._store.mesh_id, json(message_uuids), self._clock.now_ms)
+        try:
+            rows = await self._store.read(sql("undeliverable"), values, timeout=_READ_TIMEOUT_S)
+        except MeshError:
+            return set()
+        return {row[0] for row in rows}
 
     async def _find(self, query: str, name: str) -> Peer | None:
         is_fresh, peer = self._cached(query, name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 from vox_mesh.errors import MeshError, NotHolder
+from vox_mesh.messages.ack_queue import AckVerdicts, QueuedAck
 from vox_mesh.messages.claims import Claims, is_relayed
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inboxes import InboxLeases
@@ -15,7 +17,11 @@ from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import forget_message
 from vox_mesh.store.engines.thread import to_the_end
 
+_log = logging.getLogger(__name__)
+
 _RETRY_DELAY_S: Final = 1.0
+_LEAST_LEFT_S: Final = 5.0
+"""An ack is waited for if less than this is left of the lease: it might come too late."""
 
 
 class Settlement:
@@ -27,13 +33,16 @@ class Settlement:
         relay_buffer: RelayBuffer,
         leases: InboxLeases,
         consumers: Sequence[Consumer],
+        run_in_background: Callable[[Coroutine[None, None, None]], None],
         monotonic: Callable[[], float],
     ) -> None:
         self._claims = claims
         self._relay_buffer = relay_buffer
         self._leases = leases
         self._consumers = consumers
+        self._run_in_background = run_in_background
         self._monotonic = monotonic
+        claims.acks.connect(claims.write_acks, run_in_background, self._ended)
 
     async def ack(self, messages: Sequence[Message]) -> bool:
         """Acknowledge messages. Return whether the database has recorded it; otherwise it is in the spool."""
@@ -46,8 +55,8 @@ class Settlement:
                 claimed.append(self._under_claim(message))
             except NotHolder as refusal:
                 refusals[message.message_uuid] = refusal
-        failures, spooled = await self._claims.ack(claimed)
-        failures |= refusals
+        verdicts = await self._claims.ack(claimed)
+        failures, spooled = {**verdicts.failures, **refusals}, verdicts.spooled
         lost: list[Message] = []
         for message in messages:
             forget_message(message)
@@ -67,6 +76,46 @@ class Settlement:
             self._relay_buffer.mark_done(message)  # recognised if it is delivered again
         for consumer in self._consumers:
             consumer.mark_settled(message)
+
+    async def ack_soon(self, messages: Sequence[Message]) -> None:
+        """Queue acks; the next messages of their senders may be handed out at once.
+
+        It waits for the ack of a relayed message, and of one whose lease is nearly over.
+        """
+        urgent: list[Message] = []
+        acks: list[QueuedAck] = []
+        for message in messages:
+            if is_relayed(message) or self._claims.left_s(message) < _LEAST_LEFT_S:
+                urgent.append(message)
+                continue
+            forget_message(message)
+            handed_out = [each for each in self._consumers if each.mark_settled(message)]
+            acks.append(QueuedAck(message, handed_out[0] if handed_out else None))
+        if acks:
+            await self._claims.acks.add(acks)
+        await self.ack(urgent)
+
+    def _ended(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
+        """Take in the outcome of queued acks."""
+        lost: list[Message] = []
+        for message, consumer in acks:
+            error = verdicts.failures.get(message.message_uuid)
+            if error is None and message.message_uuid in verdicts.spooled:
+                self._relay_buffer.mark_done(message)
+            elif error is not None:
+                if isinstance(error, NotHolder):
+                    lost.append(message)
+                for each in self._consumers:
+                    if each is consumer:
+                        each.wake()
+        if lost:
+            self._run_in_background(self._lose(lost))
+
+    async def close(self) -> None:
+        """Wait until all acks are settled, and log the failures that were not raised."""
+        await self._claims.acks.wait_until_settled()
+        for error in self._claims.acks.take_failures():
+            _log.warning("ack failed: error=%s", error.line)
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time."""

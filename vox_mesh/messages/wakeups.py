@@ -73,6 +73,7 @@ class Wakeups:
         self._clock = clock
         self._kept_names = kept_names
         self._waiting: dict[InboxReceiver, None] = {}
+        self._is_needed = asyncio.Event()  # a receiver waits, or the task is to end
         self._by_name: dict[str, dict[InboxReceiver, None]] = {}
         self._woken: dict[str, int] = {}  # receivers woken for an inbox since it was last empty
         self._joined = 0
@@ -107,12 +108,17 @@ class Wakeups:
                 self._timeout.reschedule(0.0)
 
     def leave(self) -> None:
-        """Stop listening on behalf of a receiver; without any, the task ends with the next commit."""
+        """Stop listening on behalf of a receiver; without any, the task ends."""
         self._joined -= 1
+        if not self._joined:
+            self._is_needed.set()
 
     @contextmanager
     def waking(self, receiver: InboxReceiver) -> Iterator[None]:
         """Wake this receiver within the block. It looks by itself at the beginning, and on its timers."""
+        if not self._waiting:
+            self._seen = self._changes.change_count  # the receiver itself looks for what came before
+            self._is_needed.set()
         self._waiting[receiver] = None
         for name in receiver.names:
             self._by_name.setdefault(name, {})[receiver] = None
@@ -120,6 +126,8 @@ class Wakeups:
             yield
         finally:
             del self._waiting[receiver]
+            if not self._waiting and self._joined:
+                self._is_needed.clear()
             for name in receiver.names:
                 others = self._by_name[name]
                 del others[receiver]
@@ -131,8 +139,11 @@ class Wakeups:
     async def _run(self) -> None:
         """Wake receivers after each commit, and when a retry or expiry time has come."""
         loop = asyncio.get_running_loop()
-        while self._joined:
+        while True:
             try:
+                await self._is_needed.wait()
+                if not self._joined:
+                    return
                 await self._wait_for_change()
                 count, began = self._changes.change_count, loop.time()
                 self._look_in_s = await self.run_once()

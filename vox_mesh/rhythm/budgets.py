@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -128,6 +129,8 @@ class Budgets:
         self.rates = rates
         self.tokens = TokenLedger(context, rates)
         self._snapshot = _Snapshot()
+        self._reading = asyncio.Lock()
+        self._reads = 0
 
     @property
     def own_agent(self) -> str:
@@ -301,21 +304,30 @@ class Budgets:
     async def standings(self) -> Mapping[str, BudgetStanding]:
         """Return all standings by subject. They are read at most once per beat, and only after changes.
 
-        While the database is away, the last snapshot is used.
+        Attempts that begin together share a read. While the database is away, the last snapshot is used.
         """
         context, snapshot = self._context, self._snapshot
+        if context.store.change_count != snapshot.changes and not snapshot.is_current(
+            context.timeline, context.times.now_ms
+        ):
+            reads = self._reads
+            async with self._reading:
+                if self._reads == reads:  # else another caller has just read them, or could not
+                    await self._refresh()
+        return self._snapshot.standings
+
+    async def _refresh(self) -> None:
+        """Take a new snapshot; keep the last one if the database does not answer."""
+        context = self._context
         changes, now_ms = context.store.change_count, context.times.now_ms
-        if changes != snapshot.changes and not snapshot.is_current(context.timeline, now_ms):
-            try:
-                standings = await self._read_standings()
-            except MeshError as error:
-                _log.warning("budgets not readable: %s", error.line)
-                return snapshot.standings
+        try:
+            standings = await self._read_standings()
+        except MeshError as error:
+            _log.warning("budgets not readable: %s", error.line)
+        else:
             beat = context.beat(now_ms)
-            self._snapshot = snapshot = _Snapshot(
-                standings, context.timeline, beat.epoch_ms, beat.ends_ms, changes
-            )
-        return snapshot.standings
+            self._snapshot = _Snapshot(standings, context.timeline, beat.epoch_ms, beat.ends_ms, changes)
+        self._reads += 1
 
     async def _read_standings(self, *, fresh: bool = False) -> dict[str, BudgetStanding]:
         rows = await self._context.store.read(_SQL["standing"], self._context.mesh, fresh=fresh)

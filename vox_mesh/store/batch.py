@@ -154,15 +154,17 @@ class Batch:
     """`BEGIN IMMEDIATE`, the steps, `COMMIT` if the last of them succeeded, else `ROLLBACK`.
 
     Steps are added in order. `encoded` is the driver's encoding of the batch, so that a retry sends the same
-    bytes. `scripts` is the number of scripts that the batch applies at once.
+    bytes. `scripts` is the number of scripts that the batch applies at once. `patience_s` is how long the
+    answer may take, if that is longer than for others.
     """
 
-    __slots__ = ("encoded", "scripts", "steps")
+    __slots__ = ("encoded", "patience_s", "scripts", "steps")
 
     def __init__(self) -> None:
         self.steps: list[BatchStep] = [_BEGIN]
         self.encoded: bytes | None = None
         self.scripts = 1
+        self.patience_s = 0.0
 
     @property
     def is_single_statement(self) -> bool:

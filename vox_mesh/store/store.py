@@ -109,7 +109,7 @@ class Store(RenamedAttributes):
         self._changes = Changes() if changes is None else changes
         self._server_poll: ServerPoll | None = None
         if watermark is not None:  # a server, which may or may not push its commits
-            self._server_poll = ServerPoll(self._ping, lambda: self._is_pushed, watermark, self._changes)
+            self._server_poll = ServerPoll(self._ping, lambda: self.is_pushed, watermark, self._changes)
         self._listener: Listener | None = self._server_poll or listener
         self._listener_task: asyncio.Task[None] | None = None
         self._schema_version = 0
@@ -296,13 +296,14 @@ class Store(RenamedAttributes):
         return Change(rows, in_touch=not rows.age_s or is_in_touch)
 
     @property
-    def _is_pushed(self) -> bool:
+    def is_pushed(self) -> bool:
+        """Return whether the server pushes its commits to the replica now."""
         return self._replica is not None and self._replica.is_pushed
 
     @property
     def _is_away(self) -> bool:
         """Return whether the database is known not to answer, so that reads need not time out."""
-        return self._server_poll is not None and self._server_poll.is_away and not self._is_pushed
+        return self._server_poll is not None and self._server_poll.is_away and not self.is_pushed
 
     @property
     def is_in_touch(self) -> bool:

@@ -121,9 +121,12 @@ def _on_lines(text: str) -> str:
         ("f(\"a  /* b\", 'c  // d')", "f(\"a  /* b\",'c  // d')"),
         ("typeof a in b", "typeof a in b"),
         ("a - b !== - c + + d", "a-b!==-c+ +d"),
+        ("f(\n  [a, b,],\n  { c,\n },\n);\n", "f([a,b],{c});"),
+        ("const f = () =>\n  g();\n{ f(); }", "const f=()=>g();{f()}"),
+        ('f(",)", `,]`, /;}/)', 'f(",)",`,]`,/;}/)'),
     ],
 )
-def test_only_comments_and_needless_space_are_left_out(source: str, compact: str) -> None:
+def test_only_what_a_browser_does_not_need_is_left_out(source: str, compact: str) -> None:
     assert compact_script(source) == compact
 
 

@@ -36,10 +36,11 @@ async def run(tmp_path: Path, shared_server: Server) -> AsyncIterator[MessageRun
 
 @asynccontextmanager
 async def _behind_proxy(run: MessageRun) -> AsyncIterator[tuple[MessageProcess, Proxy]]:
-    """A receiver whose service others reach through a proxy."""
+    """A receiver whose service others reach through a proxy, and which has no replica to find messages in."""
     port = free_port()
     async with Proxy(port) as proxy:
-        settings = run.settings_of("node-of-reader", bind=f"127.0.0.1:{port}", control_addr=proxy.url)
+        there = {"bind": f"127.0.0.1:{port}", "control_addr": proxy.url}
+        settings = run.settings_of("node-of-reader", db_replica=ReplicaChoice.OFF, **there)
         yield await run.receiver(settings=settings), proxy
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,9 @@ from hypothesis import strategies as st
 from tests.rhythm.tempo.test_tempo import near, timelines
 from tests.support.oplog.authoring import RestartableNodes, scene
 from tests.support.rhythm.phrase_stage import A_MS, TASK, Stage, for_ever, played, score
+from tools.homes import MESH
+from tools.sqld import Server
+from vox_mesh import Mesh
 from vox_mesh.errors import BadBudget, BadValue, NotKnown, OverBudget, WaitExhausted
 from vox_mesh.model.rhythm.budgets import WAITS, Budget, Verdict, capped, capped_waits, parse_budget, verdict
 from vox_mesh.model.rhythm.costs import PhraseBegin, PhraseEnd, PhraseOutcome, Resources
@@ -353,3 +358,15 @@ async def test_a_budget_that_is_not_set_can_not_be_shown_or_removed(node: MeshNo
             await asked
     with pytest.raises(BadValue, match="charge_to"):
         await node.rhythm.budgets.set("agent:ann", Budget(charge_to="x"))
+
+
+async def test_attempts_that_begin_together_share_a_look_at_how_budgets_stand(
+    tmp_path: Path, shared_server: Server
+) -> None:
+    async with Mesh.open(MESH.settings(tmp_path, shared_server, tick="1h")) as node:
+        budgets, counted = Budgets(node.rhythm.context, node.rhythm.budgets.rates), node.store.stats.requests
+        await budgets.set("agent:ann", Budget(max_bu=1))
+        before = counted["read"]
+        found = await asyncio.gather(*(budgets.standings() for _ in range(64)))
+        assert [{*each} for each in found] == [{"agent:ann"}] * 64
+        assert counted["read"] - before == 1

@@ -28,6 +28,7 @@ from vox_mesh.errors import (
     UpgradeRefused,
 )
 from vox_mesh.model.base.backends import Backend, Driver
+from vox_mesh.store.batch import Batch
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.hrana.http import HttpEngine
 from vox_mesh.store.engines.hrana.ws import WsEngine
@@ -266,6 +267,28 @@ async def test_a_server_that_hangs_is_given_up_after_the_request_timeout(server:
     server.thaw()
     for engine in engines:
         assert (await engine.query(Statement("SELECT 1"))).value == 1
+        await engine.close()
+
+
+async def test_a_batch_is_waited_for_as_long_as_it_may_take(server: Server) -> None:
+    engines: list[Engine] = [
+        WsEngine(server.url, server.token, 0.3),
+        HttpEngine(server.url, server.token, 0.3),
+    ]
+    batch = Batch()
+    batch.patience_s = 60.0
+    batch.add("CREATE TABLE IF NOT EXISTS slow (a)")
+    batch.seal()
+    for engine in engines:
+        await engine.query(Statement("SELECT 1"))
+        assert (await engine.run(batch)).committed
+        server.freeze()
+        waiting = asyncio.ensure_future(engine.run(batch))
+        with pytest.raises(NoAnswer):
+            await engine.query(Statement("SELECT 1"))  # others are not
+        assert not waiting.done()
+        server.thaw()
+        assert (await waiting).committed
         await engine.close()
 
 

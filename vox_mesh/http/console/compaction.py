@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _CODE: Final = re.compile(
-    r"""(?P<space>(?:\s+|//[^\n]*|/\*.*?\*/)+)"""
+    r"""(?P<space>(?:\s+|//[^\n]*|/\*.*?\*/|,(?=\s*[)\]}])|;(?=\s*\}))+)"""
     r"""|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"""|(?P<bracket>[`{}])|(?P<slash>/)""",
     re.DOTALL,
@@ -36,10 +36,10 @@ def compact_style(source: str) -> str:
 
 
 def compact_script(source: str) -> str:
-    """Return a script without comments and needless space.
+    """Return a script without comments, needless space, and commas and semicolons before a closing bracket.
 
-    Line breaks in templates become plain ones, and go next to tags, where markup ignores them: where they
-    count, templates write them as escapes.
+    No loop may have an empty body. Line breaks in templates become plain ones, and go next to tags, where
+    markup ignores them: where they count, templates write them as escapes.
     """
     return "".join(_Compaction(source).pieces())
 
@@ -124,7 +124,7 @@ class _Compaction:
         if self._space and self._last:
             before, after = self._last[-1], piece[0]
             if self._space == "\n":
-                is_needed = before not in _OPEN and after not in _CLOSING
+                is_needed = before not in _OPEN and after not in _CLOSING and not self._last.endswith("=>")
             else:
                 is_needed = not ({before, after} & _TIGHT or (before in _SIGNS) != (after in _SIGNS))
             if is_needed:

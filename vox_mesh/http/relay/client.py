@@ -7,13 +7,13 @@ import re
 import ssl
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.http.relay.agent_signatures import header_of
-from vox_mesh.http.relay.endpoint import FROM, NODE, ORDER, PATH, STORED, wire
+from vox_mesh.http.relay.endpoint import FOLLOWS, FROM, NODE, ORDER, PATH, STORED, wire
 from vox_mesh.http.relay.keys import RelayKeys
 from vox_mesh.messages.relay_outbound import Peer
 from vox_mesh.model.messages.records import Message
@@ -36,6 +36,14 @@ _RETRY_STATUSES: Final = (
     HTTPStatus.MISDIRECTED_REQUEST,
     HTTPStatus.TOO_MANY_REQUESTS,
 )
+
+
+class _Answer(NamedTuple):
+    """The status, the problem document if there is one, and whether the node follows the commits."""
+
+    status: int
+    document: dict[str, Any]
+    follows: bool
 
 
 class SignOrder(Protocol):
@@ -63,8 +71,11 @@ class HttpRelayClient:
     def _new_client(self, is_encrypted: bool) -> httpx.AsyncClient:
         return http_client(self._headers, is_encrypted=is_encrypted, timeout_s=_TIMEOUT_S)
 
-    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> None:
-        """Deliver messages to a node. Raises `RelayFailed` or `RelayRefused`."""
+    async def deliver(self, peer: Peer, messages: Sequence[Message], *, stored: bool) -> bool:
+        """Deliver messages to a node; return whether it learns of each commit at once.
+
+        Raises `RelayFailed` or `RelayRefused`.
+        """
         headers = {NODE: peer.node_id, STORED: "1" if stored else "0", **header_of(messages)}
         if self._sign_order is not None:
             headers[ORDER] = self._sign_order(messages, peer.node_id, stored=stored)
@@ -72,11 +83,12 @@ class HttpRelayClient:
             headers["traceparent"] = messages[0].traceparent
         body = orjson.dumps([wire(message) for message in messages])
         key = None if self._keys is None else self._keys.current()
-        status, document = await self._post(peer, headers, body, key)
-        if self._keys is not None and key is not None and document.get("code") in EXPIRED_KEY_CODES:
-            status, document = await self._post(peer, headers, body, await self._keys.replace(key))
+        answer = await self._post(peer, headers, body, key)
+        if self._keys is not None and key is not None and answer.document.get("code") in EXPIRED_KEY_CODES:
+            answer = await self._post(peer, headers, body, await self._keys.replace(key))
+        status, document, follows = answer
         if status == HTTPStatus.OK:
-            return
+            return follows
         detail = f"{status} {self._sanitize(document.get('detail')) or _phrase_of(status)}"
         hint = self._sanitize(document.get("hint"))
         if document.get("code") in EXPIRED_KEY_CODES:
@@ -85,10 +97,8 @@ class HttpRelayClient:
             raise RelayFailed(detail)
         raise RelayRefused(detail, hint=_UNAUTHORIZED_HINT if status == HTTPStatus.UNAUTHORIZED else hint)
 
-    async def _post(
-        self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None
-    ) -> tuple[int, dict[str, Any]]:
-        """Post the body; return the status, and the problem document if there is one."""
+    async def _post(self, peer: Peer, headers: dict[str, str], body: bytes, key: str | None) -> _Answer:
+        """Post the body."""
         import httpx
 
         if key is not None:
@@ -97,7 +107,7 @@ class HttpRelayClient:
             client = self._client(peer.url or "")
             request = client.build_request("POST", f"{peer.url}{PATH}", content=body, headers=headers)
             async with asyncio.timeout(2 * _TIMEOUT_S):  # httpx's timeouts apply to each step only
-                status, answer = await _send(client, request)
+                status, answer, follows = await _send(client, request)
         except TimeoutError:
             raise RelayFailed(f"{peer.url}: response timed out") from None
         except (httpx.InvalidURL, ValueError) as error:
@@ -108,7 +118,7 @@ class HttpRelayClient:
             # Below httpx, anyio raises `AttributeError` on uvloop if a peer closes the connection early.
             reason = f"{type(error).__name__}: {self._sanitize(str(error))}"
             raise RelayFailed(f"{peer.url}: the connection failed: {reason}") from error
-        return status, {} if status == HTTPStatus.OK else document_of_answer(answer)
+        return _Answer(status, {} if status == HTTPStatus.OK else document_of_answer(answer), follows)
 
     def _sanitize(self, text: object) -> str:
         """Return a peer's text for a log: one line, shortened, and without our token and keys."""
@@ -144,8 +154,8 @@ def sanitize(text: object, keys: RelayKeys | None) -> str:
     return "".join(each if each.isprintable() else "?" for each in " ".join(shown.split())[:_MAX_PEER_TEXT])
 
 
-async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes]:
-    """Return the status, and the body up to the size limit of a problem document."""
+async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int, bytes, bool]:
+    """Return the status, the body up to the size limit of a problem document, and if the node follows."""
     response = await client.send(request, stream=True)
     try:
         answer = b""
@@ -153,7 +163,7 @@ async def _send(client: httpx.AsyncClient, request: httpx.Request) -> tuple[int,
             answer += part
             if len(answer) > _MAX_ANSWER_BYTES:
                 break
-        return response.status_code, answer
+        return response.status_code, answer, response.headers.get(FOLLOWS) == "1"
     finally:
         await response.aclose()
 

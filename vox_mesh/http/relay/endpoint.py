@@ -34,6 +34,9 @@ STORED: Final = "Vox-Mesh-Stored"
 ORDER: Final = "Vox-Mesh-Order"
 """The sending node's signature of the order of the messages."""
 
+FOLLOWS: Final = "Vox-Mesh-Follows"
+"""In the response: `1` if the node learns of each commit at once, and so finds stored messages."""
+
 _MAX_MS: Final = 2**53
 _FIELDS: Final = frozenset({*WIRE_FIELDS, "after"})
 
@@ -121,7 +124,8 @@ class Delivery:
         finally:
             self._at_once -= 1
         accepted = {"message_uuids": [message.message_uuid for message in messages]}
-        return web.Response(body=orjson.dumps(accepted), content_type="application/json")
+        headers = {FOLLOWS: "1"} if self._reception.follows_commits else None
+        return web.Response(body=orjson.dumps(accepted), content_type="application/json", headers=headers)
 
     def _refuse_misdirected(self, request: web.Request) -> None:
         target = request.headers.get(NODE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from heapq import heapify, heappop, heapreplace
 from typing import Any, Final, NamedTuple, Self
 
 import orjson
@@ -283,11 +284,15 @@ def in_turn(messages: Sequence[Message]) -> list[Message]:
     queues: dict[tuple[str, str], list[Message]] = {}
     for message in sorted(messages, key=lambda each: each.hlc, reverse=True):
         queues.setdefault(message.pair, []).append(message)
+    firsts = [(*queue[-1].urgency, pair) for pair, queue in queues.items()]
+    heapify(firsts)
     ordered: list[Message] = []
-    while queues:
-        pair = min(queues, key=lambda each: queues[each][-1].urgency)
+    while firsts:
+        pair = firsts[0][-1]
         queue = queues[pair]
         ordered.append(queue.pop())
-        if not queue:
-            del queues[pair]
+        if queue:
+            heapreplace(firsts, (*queue[-1].urgency, pair))
+        else:
+            heappop(firsts)
     return ordered

@@ -186,7 +186,7 @@ class Permits:
             return await act(approved)
         if agent is not None:
             refuse_mesh_agent(agent)
-        if not in_any_mode:
+        if self._must_be_strict and not in_any_mode:
             await self.refuse_unless_strict()
         try:
             return await self._attempt(acts, act, agent or self._writer.acting_agent, is_logged=is_logged)
@@ -203,9 +203,11 @@ class Permits:
     async def _attempt(
         self, acts: FindActs, act: Callable[[Permit], Awaitable[Acted]], agent: str, *, is_logged: bool
     ) -> Acted:
-        permit = await self._first_permit(agent, acts, is_logged=is_logged)
+        permit = self._known_permit(agent, is_logged=is_logged)
+        if permit is None:
+            permit = await self._first_permit(agent, acts)
         try:
-            return await self.act_by(permit, act)
+            return await (act(permit) if permit.limits is None else self.act_by(permit, act))
         except NotGranted:
             self.expect_grants(agent)
             newer = await self._find(agent, acts)
@@ -238,9 +240,13 @@ class Permits:
         if not self._was_strict:
             raise NotStrict
 
-    async def _first_permit(self, agent: str, acts: FindActs, *, is_logged: bool) -> Permit:
-        if not (is_logged or agent in self._need_grants):
-            return self.by(agent, None)
+    def _known_permit(self, agent: str, *, is_logged: bool) -> Permit | None:
+        """Return the permit of an agent that needs no grant, if that is known without a read."""
+        if agent in self._need_grants or (is_logged and self._are_in_use is not False):
+            return None
+        return self.by(agent, None)
+
+    async def _first_permit(self, agent: str, acts: FindActs) -> Permit:
         if self._last_read is not None and self._clock.now_ms - self._last_read[0] < _RECENT_MS:
             with suppress(NotGranted):  # there may be a grant by now
                 return self._permit_in(self._last_read[1], agent, acts())

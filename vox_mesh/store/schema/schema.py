@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 _SQL: Final = named("schema")
 _TIMEOUT_S: Final = 30.0
+_PATIENCE_S: Final = 240.0  # for each migration: to index a large table takes as long as to read it
+_ENDED_BY_SERVER: Final = "TRANSACTION_TIMEOUT"  # sqld does that after 5 s if other writers wait
+_STOP_WRITERS: Final = "stop all nodes, run `vox-mesh db migrate`, and start them again"
 _ATTEMPTS: Final = 10
 _MAX_LISTED: Final = 3  # differences listed in an error
 DROPPABLE: Final = "find out who created it, then run `vox-mesh db migrate --drop-unexpected`"
@@ -102,12 +105,14 @@ async def migrate(engine: Engine, *, beside_others: bool = True) -> int:
         from vox_mesh.store.schema.unexpected import unexpected_triggers
 
         refuse_if_different(unexpected_triggers(await objects_at(engine.query), version), version)
+    pending = sum(each.number > version for each in migrations()) if version else 0
+    timeout_s = _TIMEOUT_S + _PATIENCE_S * pending
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             return await _create_or_migrate(engine, version)
     except TimeoutError:
         raise DatabaseBusy(
-            f"the schema was not migrated: the database was busy for {_TIMEOUT_S:g} s",
+            f"the schema was not migrated: the database was busy for {timeout_s:g} s",
             hint="check for a process that writes to the database and is stopped or hanging",
         ) from None
 
@@ -195,6 +200,7 @@ async def _create_or_migrate(engine: Engine, version: int) -> int:
 async def apply_plan(engine: Engine, plan: MigrationPlan) -> bool:
     """Apply a migration. Return `False`, with nothing changed, if the database has changed since the plan."""
     batch = Batch()
+    batch.patience_s = _PATIENCE_S
     guards = [batch.add(_SQL["refuse_unless_version"], (plan.version,))]
     if plan.found:
         changed = " OR ".join(f"(({each}) IS TRUE) <> ?" for each in plan.migration.conditions)
@@ -231,4 +237,5 @@ async def _run(engine: Engine, batch: Batch, guards: list[int], fault: str) -> b
     message = error.message if error else "the transaction was cut short"
     if error is not None and error.is_busy:
         raise DatabaseBusy(f"the database is busy: {message}")
-    raise DatabaseFault(f"{fault}: {message}", hint="run `vox-mesh doctor`")
+    is_ended = error is not None and error.code == _ENDED_BY_SERVER
+    raise DatabaseFault(f"{fault}: {message}", hint=_STOP_WRITERS if is_ended else "run `vox-mesh doctor`")

@@ -22,6 +22,11 @@ _EVENT: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 65_536
 
 
+def has_file_events() -> bool:
+    """Return whether this system reports writes to files at once."""
+    return sys.platform.startswith("linux")
+
+
 class Inotify:
     """Reports writes to the file of that name, even if it does not exist yet.
 
@@ -29,7 +34,7 @@ class Inotify:
     """
 
     def __init__(self, path: Path, *, is_folder_watched: bool = True) -> None:
-        if not sys.platform.startswith("linux"):
+        if not has_file_events():
             raise OSError("there is no inotify on this system")
         import ctypes  # only needed by processes that wait for changes
 

@@ -339,7 +339,7 @@ class Combiner:
             self.divert_to_spool()
         for write in late:
             write.fail(self._deadline_error(write, in_flight if write in under_way else None, now))
-        if in_flight is not None and not in_flight.is_wanted:
+        if in_flight is not None and not in_flight.is_wanted():
             self._give_up()
         deadlines = [
             write.deadline

@@ -96,7 +96,6 @@ class InFlightBatch:
             return writes[0].scripts
         return [script for write in writes for script in write.scripts]
 
-    @property
     def is_wanted(self) -> bool:
         """Return whether any caller still waits for it."""
         return any(write.is_waiting for write in self.writes)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
 
 from vox_mesh.errors import DatabaseBusy, MeshError, NoAnswer, Unreachable
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vox_mesh.store.write.breaker import Breaker
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 _BASE_DELAY_S: Final = 0.5
 _JITTER_S: Final = 0.5
@@ -44,11 +45,16 @@ class RetryingCaller:
         self._chance = chance
         self._sleep = sleep
 
-    async def call(self, attempt: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
+    async def call(
+        self,
+        attempt: Callable[[Unpack[Args]], Awaitable[T]],
+        wanted: Callable[[], bool],
+        *args: *Args,
+    ) -> T:
         """Make the call; after a transient fault, retry while `wanted()` is true."""
         guarded = attempt if self.breaker is None else partial(_call_guarded, self.breaker, attempt)
         try:
-            return await guarded()  # the usual case, without tenacity's overhead
+            return await guarded(*args)  # the usual case, without tenacity's overhead
         except _TRANSIENT as fault:
             if not wanted():
                 raise
@@ -64,7 +70,7 @@ class RetryingCaller:
             reraise=True,
         ):
             with turn:
-                return await guarded()
+                return await guarded(*args)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def note(self, fault: MeshError) -> None:
@@ -73,9 +79,9 @@ class RetryingCaller:
             self.breaker.note(fault)
 
 
-async def _call_guarded(breaker: Breaker, attempt: Callable[[], Awaitable[T]]) -> T:
+async def _call_guarded(breaker: Breaker, attempt: Callable[[Unpack[Args]], Awaitable[T]], *args: *Args) -> T:
     with breaker.admit():
-        return await attempt()
+        return await attempt(*args)
 
 
 class _Delays:

@@ -50,7 +50,8 @@ from vox_mesh.store.write.script_statements import (
 )
 
 _SQL: Final = named("scripts")
-_ONE_RUN: Final = ([0],)
+_REMEMBER_KEY: Final = _SQL["remember_key"]
+_ONLY: Final = [0]
 _NO_ROOM: Final = "make room on the disk of the database"
 
 
@@ -178,26 +179,40 @@ class OptimisticBatch(ScriptBatch):
         self._answers: list[tuple[int, list[int]]] = []  # (step, the scripts whose rows it returns)
         if pruning is not NOTHING_TO_PRUNE:
             _add_pruning(self, writer_id, pruning)
-        self._keys_step = self._store_keys(writer_id)
-        for run in _runs(scripts) if len(scripts) > 1 else _ONE_RUN:
-            answer = add_statements(self, writer_id, [scripts[index] for index in run])
-            if answer is not None:
-                self._answers.append((answer, run))
+        if len(scripts) == 1:
+            self._add_only(writer_id, scripts[0])
+        else:
+            self._add_all(writer_id)
         if (accepted := wrapper.accepted) is not None:
             self._entries = self.add(accepted.sql, accepted.params, wants_rows=True)
         if (closing := wrapper.closing) is not None:
             self._closing = self.add(closing.sql, closing.params)
         self.seal()
 
+    def _add_only(self, writer_id: WriterId, script: Script) -> None:
+        """Add the only script: the usual case, and the one in which nothing else shares the cost."""
+        self._keys_step: int | None = None
+        if script.leaves_key:
+            scope_id, repository_id, writer = writer_id
+            steps = self.steps
+            self._keys_step = len(steps)
+            steps.append(BatchStep(_REMEMBER_KEY, (scope_id, repository_id, script.key, writer)))
+        answer = add_statements(self, writer_id, (script,))
+        if answer is not None:
+            self._answers.append((answer, _ONLY))
+
+    def _add_all(self, writer_id: WriterId) -> None:
+        """Add all scripts; neighbours share statements."""
+        scripts = self._scripts
+        self._keys_step = self._store_keys(writer_id)
+        for run in _runs(scripts):
+            answer = add_statements(self, writer_id, [scripts[index] for index in run])
+            if answer is not None:
+                self._answers.append((answer, run))
+
     def _store_keys(self, writer_id: WriterId) -> int | None:
         """Add the step that stores the keys, and return its index. The log itself stores the keys of ops."""
         scripts = self._scripts
-        if len(scripts) == 1:
-            (script,) = scripts
-            if not script.leaves_key:
-                return None
-            scope_id, repository_id, writer = writer_id
-            return self.add(_SQL["remember_key"], (scope_id, repository_id, script.key, writer))
         # An op that is in the batch twice would take effect twice.
         is_doubled = len({script.key for script in scripts}) < len(scripts)
         keys = [
@@ -215,6 +230,8 @@ class OptimisticBatch(ScriptBatch):
             step = self._keys_step
             raise RolledBack(knew_keys=step is not None and isinstance(result.steps[step], StepError))
         scripts = self._scripts
+        if not self._answers and len(scripts) == 1:
+            return [Outcome(scripts[0].key)]
         verdicts: list[Verdict] = [Outcome(script.key) for script in scripts]
         for step, run in self._answers:
             answered = result.steps[step]

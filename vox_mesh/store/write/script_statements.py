@@ -76,7 +76,9 @@ def add_statements(batch: Batch, writer_id: WriterId, run: Sequence[Script]) -> 
             BatchStep(sql, values) for sql, values in merge_inserts(script.statements[0].sql, rows)
         ]
         return None
-    batch.steps += [BatchStep(each.sql, each.params) for each in script.statements]
+    steps = batch.steps
+    for each in script.statements:  # a plain loop: a comprehension costs another call
+        steps.append(BatchStep(each.sql, each.params))
     answer = script.answer
     if answer is None:
         return None

@@ -236,11 +236,11 @@ class Sender:
                 in_flight.fault = fault
                 raise
 
-        return await self._caller.call(attempt, lambda: in_flight.is_wanted)
+        return await self._caller.call(attempt, in_flight.is_wanted)
 
     def _run_batch(self, batch: ScriptBatch, in_flight: InFlightBatch) -> Awaitable[list[Verdict]]:
         """Run the batch, with retries while a caller waits for it."""
-        return self._caller.call(lambda: self._attempt(batch, in_flight), lambda: in_flight.is_wanted)
+        return self._caller.call(self._attempt, in_flight.is_wanted, batch, in_flight)
 
     async def _attempt(self, batch: ScriptBatch, in_flight: InFlightBatch) -> list[Verdict]:
         """Run the batch once, and keep track of what may be applied."""

@@ -53,18 +53,18 @@ export function Overlays() {
   return overlay.value === "help" ? html`<${Help} />` : null;
 }
 
-/** A dialog that closes with Escape or a click beside it.
- * @param {{label: string, kind?: string, children?: any}} props */
-function Overlay({ label, kind = "", children }) {
+/** A dialog that closes with Escape or a click beside it. Its end may come after another has been opened.
+ * @param {{label: string, kind: string, children?: any}} props */
+function Overlay({ label, kind, children }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => element.current?.showModal(), []);
-  const close = () => (overlay.value = "");
+  const close = () => overlay.value === kind && (overlay.value = "");
   const click = (/** @type {MouseEvent} */ event) => event.target === element.current && close();
   return html`<dialog ref=${element} class=${kind} aria-label=${label} onClose=${close} onClick=${click}>${children}</dialog>`;
 }
 
 function Help() {
-  return html`<${Overlay} label="Keys">
+  return html`<${Overlay} label="Keys" kind="help">
     <div class="inside">
       <h2>Keys</h2>
       <div class="keys">${KEYS.map(([key, text]) => html`<kbd>${key}</kbd><span>${text}</span>`)}</div>

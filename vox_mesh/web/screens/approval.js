@@ -2,16 +2,17 @@
 import { html } from "../vendor.js";
 import { get, segment } from "../app/api.js";
 import { Link, route, to } from "../app/router.js";
-import { useLive } from "../app/state.js";
+import { LOG, useLive } from "../app/state.js";
 import { Badge } from "../parts/badge.js";
 import { Empty, Loaded, Page } from "../parts/page.js";
 import { Id } from "../parts/text.js";
 import { Actions } from "./needs/actions.js";
-import { Asked } from "./needs/details.js";
+import { Request } from "./needs/details.js";
 
 export default function Approval() {
   const { id } = route.value;
-  const found = useLive((signal) => get(`/v1/approvals/${segment(id)}`, {}, { signal }), ["approval", "approvals"], id);
+  // What is approved is applied by an op of its own kind.
+  const found = useLive((signal) => get(`/v1/approvals/${segment(id)}`, {}, { signal }), LOG, id);
   const asked = found.value;
   if (!asked && /** @type {any} */ (found.problem)?.status === 404) {
     return html`<${Page} title="Approval"><${Empty} title="There is no such approval" icon="question"><${Link} href=${to("needs")}>See what needs you<//><//><//>`;
@@ -22,6 +23,6 @@ export default function Approval() {
     note=${html`<span class="row">${asked && html`<${Badge} state=${asked.state} />`}<${Id} id=${id} length=${26} label="id of the approval" /></span>`}
     actions=${asked?.state === "pending" && html`<${Actions} item=${item} done=${found.reload} />`}
   >
-    <${Loaded} of=${found}>${() => html`<section class="panel" aria-label="Asked for"><${Asked} id=${id} /></section>`}<//>
+    <${Loaded} of=${found}>${() => html`<section class="panel" aria-label="Asked for"><${Request} asked=${asked} /></section>`}<//>
   <//>`;
 }

@@ -92,8 +92,8 @@ class HranaConnection:
         """Return whether a request can be sent, as far as this side knows."""
         return not self._socket.closed and self._socket.get_extra_info("peername") is not None
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return its response.
+    async def ask(self, request: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
+        """Send a request and return its response, for which it waits at least `patience_s`.
 
         Raises:
             ConnectionClosed: The connection was closed before the request could be sent.
@@ -104,13 +104,14 @@ class HranaConnection:
             self._last_id += 1
             body = {**request, "stream_id": _STREAM}
             message = orjson.dumps({"type": "request", "request_id": self._last_id, "request": body})
+            timeout = max(self._timeout, patience_s)
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(timeout):
                     await self._socket.send_frame(message, aiohttp.WSMsgType.TEXT)
                     answer = await self._socket.receive()
             except TimeoutError:
                 await self.close()
-                raise NoAnswer(f"the server did not answer within {self._timeout:g} s") from None
+                raise NoAnswer(f"the server did not answer within {timeout:g} s") from None
             except (aiohttp.ClientError, OSError) as error:
                 await self.close()
                 raise NoAnswer(f"the connection to the server broke: {error}") from None

@@ -50,7 +50,7 @@ class HttpEngine:
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         try:
-            return codec.decode_batch(await self._result(_batch(batch)))
+            return codec.decode_batch(await self._result(_batch(batch), batch.patience_s))
         except UnreadableText as error:
             if batch.is_single_statement:  # it took effect before its rows were read
                 raise NoAnswer(str(error), hint=error.hint) from None
@@ -101,15 +101,18 @@ class HttpEngine:
                 with suppress(MeshError):
                     await self._exchange([_CLOSE], baton)
 
-    async def _result(self, request: dict[str, Any]) -> dict[str, Any]:
-        result: dict[str, Any] = _first_response(await self._exchange([request, _CLOSE]))["result"]
+    async def _result(self, request: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
+        answer = await self._exchange([request, _CLOSE], patience_s=patience_s)
+        result: dict[str, Any] = _first_response(answer)["result"]
         self._note(codec.last_frame(result), 0)
         return result
 
-    async def _exchange(self, requests: list[dict[str, Any]], baton: str | None = None) -> dict[str, Any]:
+    async def _exchange(
+        self, requests: list[dict[str, Any]], baton: str | None = None, patience_s: float = 0.0
+    ) -> dict[str, Any]:
         body = orjson.dumps({"baton": baton, "requests": requests})
         for version in _VERSIONS if self._version is None else (self._version,):
-            status, answer = await self._post(f"{self._endpoint}/{version}/pipeline", body)
+            status, answer = await self._post(f"{self._endpoint}/{version}/pipeline", body, patience_s)
             if status != 404:
                 self._version = version
                 return _pipeline(status, answer)
@@ -118,19 +121,20 @@ class HttpEngine:
             hint="check VOX_DB_URL",
         )
 
-    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+    async def _post(self, url: str, body: bytes, patience_s: float) -> tuple[int, bytes]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         # aiohttp warns of raw bytes of more than a megabyte; a file object is sent in chunks.
         data = body if len(body) < 2**20 else io.BytesIO(body)
+        timeout = max(self._timeout, patience_s)
         try:
             async with (
-                asyncio.timeout(self._timeout),
+                asyncio.timeout(timeout),
                 self._session.post(url, data=data, headers=self._headers, allow_redirects=False) as response,
             ):
                 return response.status, await response.read()
         except TimeoutError:
-            raise NoAnswer(f"the server did not answer within {self._timeout:g} s") from None
+            raise NoAnswer(f"the server did not answer within {timeout:g} s") from None
         except aiohttp.ClientConnectorError as error:
             raise Unreachable(f"{self._endpoint} can't be reached: {error}") from None
         except (aiohttp.ClientError, OSError) as error:

@@ -89,7 +89,8 @@ class WsEngine:
             raise codec.unauthorized("it may only read")
         connection = await self._writing.get()
         try:
-            response = await connection.ask({"type": "batch", "batch": codec.encode_batch(batch)})
+            request = {"type": "batch", "batch": codec.encode_batch(batch)}
+            response = await connection.ask(request, batch.patience_s)
         except ConnectionDropped:
             await self._http.explain_drop(batch)
             raise

@@ -9,13 +9,17 @@ import { readConflict } from "../conflicts/detail.js";
 import { Columns } from "../conflicts/merge.js";
 import { columnsOf, takenSide } from "../conflicts/sides.js";
 
-/** Exactly what an agent asks for.
+/** Exactly what an agent asks for, read when it is shown.
  * @param {{id: string}} props */
 export function Asked({ id }) {
   const found = useLive(() => get(`/v1/approvals/${segment(id)}`), ["approval"], id);
-  return html`<${Loaded} of=${found}>${(/** @type {any} */ asked) => {
-    const manifests = manifestsOf(asked.arguments);
-    return html`<div class="stack">
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ asked) => html`<${Request} asked=${asked} />`}<//>`;
+}
+
+/** @param {{asked: any}} props */
+export function Request({ asked }) {
+  const manifests = manifestsOf(asked.arguments);
+  return html`<div class="stack">
     <${Facts}
       of=${[
         ["Agent", html`<${Line} text=${asked.agent} max=${80} />`],
@@ -28,7 +32,6 @@ export function Asked({ id }) {
     ${manifests.length > 0 && html`<${Json} value=${manifests.length === 1 ? manifests[0] : manifests} />`}
     ${manifests.length > 0 ? html`<details><summary class="quiet">All of what is asked for, as it will be done</summary><${Json} value=${asked.arguments} /></details>` : html`<${Json} value=${asked.arguments} />`}
   </div>`;
-  }}<//>`;
 }
 
 /** Return what the jobs that are asked for say, without what the mesh adds.

@@ -1,0 +1,154 @@
+"""The queue of acks that no caller waits for: they are written together, and with the next claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from vox_mesh.errors import MeshError
+from vox_mesh.model.messages.records import Message
+from vox_mesh.observability.log_context import detached_context
+
+MAX_UNDER_WAY: Final = 256
+"""How many acks may be under way in a process; callers wait for room for more."""
+
+_SLICE_S: Final = 0.002
+"""After this time without a pause, adding an ack lets other tasks run: a loop with few pauses would not."""
+
+_MAX_FAILURES: Final = 64
+
+
+class QueuedAck(NamedTuple):
+    """An acknowledged message, and the consumer that handed it out, if its loop is open."""
+
+    message: Message
+    consumer: Hashable | None
+
+
+class AckVerdicts(NamedTuple):
+    """The failures of some acks by the ids of their messages, and the ids of the spooled ones."""
+
+    failures: Mapping[str, MeshError]
+    spooled: frozenset[str] = frozenset()
+
+
+class AckQueue:
+    """Keep acks until they are written, and their failures until they are raised.
+
+    An ack is sent in the next iteration of the event loop, and while one request is under way, all others
+    wait for the next one. A request that is sent anyway, such as a claim, takes the queued acks with it.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._queued: list[QueuedAck] = []
+        self._added = self._settled = 0
+        self._failures: dict[Hashable | None, MeshError] = {}
+        self._progress = asyncio.Event()
+        self._is_begun = False
+        self._rested_at = 0.0
+        self._write: Callable[[], Awaitable[None]] | None = None
+        self._run: Callable[[Coroutine[None, None, None]], None] | None = None
+        self._on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None] | None = None
+
+    def connect(
+        self,
+        write: Callable[[], Awaitable[None]],
+        run_in_background: Callable[[Coroutine[None, None, None]], None],
+        on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None],
+    ) -> None:
+        """Set what writes the queued acks, what runs that, and what is called when acks are settled."""
+        self._write, self._run, self._on_settled = write, run_in_background, on_settled
+
+    @property
+    def under_way(self) -> int:
+        """Return how many acks are queued or being written."""
+        return self._added - self._settled
+
+    async def add(self, acks: Sequence[QueuedAck]) -> None:
+        """Queue acks. Waits only for room, or to let other tasks run."""
+        while self.under_way >= MAX_UNDER_WAY:
+            await self._wait_for_progress()
+        self._queued += acks
+        self._added += len(acks)
+        self._begin()
+        now = self._monotonic()
+        if now - self._rested_at > _SLICE_S:
+            await asyncio.sleep(0)
+            self._rested_at = self._monotonic()
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def take(self) -> list[QueuedAck]:
+        """Remove the queued acks, to write them now; then call `settle` or `put_back`."""
+        taken, self._queued = self._queued, []
+        return taken
+
+    def put_back(self, acks: Sequence[QueuedAck]) -> None:
+        """Queue acks again, before the others: the request that had taken them failed."""
+        if acks:
+            self._queued[:0] = acks
+            self._begin()
+
+    def settle(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
+        """Record the outcome of acks that were written."""
+        for message, consumer in acks:
+            error = verdicts.failures.get(message.message_uuid)
+            if error is not None and len(self._failures) < _MAX_FAILURES:
+                self._failures.setdefault(consumer, error)
+        self._settled += len(acks)
+        self._progress.set()
+        if self._on_settled is not None:
+            self._on_settled(acks, verdicts)
+
+    def _begin(self) -> None:
+        if not self._is_begun and self._run is not None:
+            self._is_begun = True
+            asyncio.get_running_loop().call_soon(self._start, context=detached_context())
+
+    def _start(self) -> None:
+        if self._queued and self._run is not None:
+            self._run(self._write_all())
+        else:  # a claim has taken them
+            self._is_begun = False
+
+    async def _write_all(self) -> None:
+        try:
+            while self._queued and self._write is not None:
+                await self._write()
+        finally:
+            self._is_begun = False
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Wait until the acks added so far are settled. Raise a failure that was not raised yet."""
+        await self.wait_until_settled()
+        for consumer in list(self._failures):
+            self.raise_failure(consumer)
+
+    async def wait_until_settled(self) -> None:
+        """Wait until the acks added so far are settled, successful or not."""
+        added = self._added
+        while self._settled < added:
+            await self._wait_for_progress()
+
+    async def finish(self, consumer: Hashable) -> None:
+        """Wait until the acks added so far are settled, and raise the failure of one of this consumer."""
+        await self.wait_until_settled()
+        self.raise_failure(consumer)
+
+    def raise_failure(self, consumer: Hashable | None) -> None:
+        """Raise the failure of an ack for a message that this consumer has handed out, if there is one."""
+        if self._failures and (error := self._failures.pop(consumer, None)) is not None:
+            raise error
+
+    def take_failures(self) -> list[MeshError]:
+        """Remove the failures that were not raised, and return them."""
+        failures, self._failures = list(self._failures.values()), {}
+        return failures
+
+    async def _wait_for_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
