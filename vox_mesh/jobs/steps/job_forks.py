@@ -17,9 +17,6 @@ from vox_mesh.model.nodes.features import CLEANUPS_KNOWN
 from vox_mesh.nodes.nodes import Features
 from vox_mesh.store.script import new_key
 
-Reference = str | HasJobId
-"""A job, or its id."""
-
 _CLEANUP_ATTEMPTS: Final = 20
 _CLEANUP_INTERRUPTIONS: Final = 100
 
@@ -30,7 +27,7 @@ class JobForks:
     def __init__(
         self,
         steps: JobSteps,
-        find: Callable[[Reference], Awaitable[Job]],
+        find: Callable[[str | HasJobId], Awaitable[Job]],
         schedule_all: Callable[..., Awaitable[list[Scheduled]]],
         features: Features,
     ) -> None:
@@ -40,7 +37,7 @@ class JobForks:
         self._schedule_all = schedule_all
         self._features = features
 
-    async def fork(self, reference: Reference, step: str | int) -> Scheduled:
+    async def fork(self, reference: str | HasJobId, step: str | int) -> Scheduled:
         """Schedule a new job with the stored steps of a job before a step, which it runs again.
 
         The step is given by its name, as `vox-mesh job steps` shows it, or its number. Raises `NotKnown` if
@@ -51,7 +48,7 @@ class JobForks:
         origin = StepOrigin.of(job.job_id, rows, _place_of(rows, step))
         return await self._schedule(_manifest(job, origin, retry_of=None, nonce=new_key()))
 
-    async def resume(self, reference: Reference) -> Scheduled:
+    async def resume(self, reference: str | HasJobId) -> Scheduled:
         """Schedule a job that did not succeed again, as a new job that goes on after its stored steps.
 
         A second call returns the same new job. Raises `IllegalTransition` if the job has not failed.
