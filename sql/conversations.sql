@@ -1,4 +1,4 @@
--- Conversations of agent frameworks. `?1` is the scope, `?2` the repository, `?3` the thread of a graph.
+-- Conversations of agent frameworks. `?1` is the scope, `?2` the repository, `?3` the thread of a graph or the session.
 
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
@@ -28,9 +28,9 @@ DELETE FROM graph_checkpoints WHERE OF_THREAD AND IS_EXPIRED
 DELETE FROM graph_writes WHERE OF_THREAD AND IS_EXPIRED
 
 -- name: touch
--- ?4: after how many ms it expires, or NULL. It is postponed in steps: most writes change nothing here.
+-- ?4: after how many ms it expires, or NULL; ?5: its kind. It is postponed in steps: most writes change nothing here.
 INSERT INTO conversations (scope_id, repository_id, kind, name, expires_ms)
-VALUES (?1, ?2, 'graph', ?3, NOW_MS + ?4)
+VALUES (?1, ?2, ?5, ?3, NOW_MS + ?4)
 ON CONFLICT DO UPDATE SET expires_ms = excluded.expires_ms
 WHERE coalesce(abs(expires_ms - excluded.expires_ms) > ?4 / 64, expires_ms IS NOT excluded.expires_ms)
 
@@ -90,7 +90,7 @@ SELECT changes() AS changed
 
 -- name: expire
 -- From now on nothing reads it; what prunes its rows may stop at any point.
-UPDATE conversations SET expires_ms = 0 WHERE OF_MESH AND kind = 'graph' AND name = ?3
+UPDATE conversations SET expires_ms = 0 WHERE OF_MESH AND kind = ?4 AND name = ?3
 
 -- name: remove_writes
 DELETE FROM graph_writes WHERE id IN (SELECT id FROM graph_writes WHERE OF_THREAD AND IS_EXPIRED LIMIT ?4)
@@ -161,3 +161,39 @@ INSERT INTO graph_writes (
 SELECT ?1, ?2, ?4, namespace, checkpoint_id, task_id, position, task_path, channel, type, value
 FROM graph_writes WHERE OF_THREAD AND NOT IS_EXPIRED ORDER BY id
 ON CONFLICT DO NOTHING
+
+-- --- sessions --------------------------------------------------------------------------------------------
+
+-- part: OF_SESSION
+scope_id = ?1 AND repository_id = ?2 AND session_id = ?3
+
+-- part: SESSION_EXPIRED
+EXISTS (
+    SELECT 1 FROM conversations
+    WHERE OF_MESH AND kind = 'session' AND name = ?3 AND expires_ms <= NOW_MS)
+
+-- name: forget_items
+DELETE FROM session_items WHERE OF_SESSION AND SESSION_EXPIRED
+
+-- name: add_items
+-- ?4: a JSON array of items, each as JSON.
+INSERT INTO session_items (scope_id, repository_id, session_id, item)
+SELECT ?1, ?2, ?3, value FROM json_each(?4) ORDER BY key
+
+-- name: items
+-- The newest first, before one (?4), up to ?5.
+SELECT id, item FROM session_items
+WHERE OF_SESSION AND NOT SESSION_EXPIRED AND (?4 IS NULL OR id < ?4) ORDER BY id DESC LIMIT ?5
+
+-- name: remove_item
+-- If it is still the last one.
+DELETE FROM session_items
+WHERE OF_SESSION AND id = ?4 AND item = ?5 AND id = (SELECT max(id) FROM session_items WHERE OF_SESSION)
+
+-- name: remove_items
+DELETE FROM session_items WHERE id IN (SELECT id FROM session_items WHERE OF_SESSION AND SESSION_EXPIRED LIMIT ?4)
+
+-- name: remove_session
+DELETE FROM conversations
+WHERE OF_MESH AND kind = 'session' AND name = ?3 AND expires_ms <= NOW_MS
+  AND NOT EXISTS (SELECT 1 FROM session_items WHERE OF_SESSION)

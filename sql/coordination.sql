@@ -999,7 +999,7 @@ CREATE TABLE IF NOT EXISTS agent_sessions (
 CREATE TABLE IF NOT EXISTS conversations (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
-    kind          TEXT NOT NULL,  -- graph
+    kind          TEXT NOT NULL,  -- graph or session
     name          TEXT NOT NULL,  -- as its framework calls it
     expires_ms    INTEGER,        -- NULL: never; each write postpones it
     PRIMARY KEY (scope_id, repository_id, kind, name)
@@ -1040,6 +1040,16 @@ CREATE TABLE IF NOT EXISTS graph_writes (
     type          TEXT    NOT NULL,
     value         BLOB    NOT NULL,
     UNIQUE (scope_id, repository_id, thread_id, namespace, checkpoint_id, task_id, position)
+);
+
+-- The items of the sessions of agents: messages and calls of tools, in order. A session is a conversation.
+CREATE TABLE IF NOT EXISTS session_items (
+    id            INTEGER PRIMARY KEY,
+    scope_id      TEXT NOT NULL,
+    repository_id TEXT NOT NULL,
+    session_id    TEXT NOT NULL,
+    item          TEXT NOT NULL,  -- JSON
+    UNIQUE (scope_id, repository_id, session_id, id)
 );
 
 -- Artifacts of jobs, by content. Small ones are stored here; for larger ones, the node that has the file.

@@ -387,6 +387,12 @@ DELETE FROM graph_checkpoints WHERE id IN (
     CROSS JOIN graph_checkpoints AS k ON k.scope_id = ?1 AND k.repository_id = ?2 AND k.thread_id = c.name
     WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = 'graph' AND c.expires_ms <= NOW_MS LIMIT ?3)
 
+-- name: prune_session_items
+DELETE FROM session_items WHERE id IN (
+    SELECT i.id FROM conversations AS c
+    CROSS JOIN session_items AS i ON i.scope_id = ?1 AND i.repository_id = ?2 AND i.session_id = c.name
+    WHERE c.scope_id = ?1 AND c.repository_id = ?2 AND c.kind = 'session' AND c.expires_ms <= NOW_MS LIMIT ?3)
+
 -- name: prune_conversations
 -- That have expired, when none of their rows is left.
 DELETE FROM conversations WHERE OF_MESH AND (kind, name) IN (
@@ -398,6 +404,9 @@ DELETE FROM conversations WHERE OF_MESH AND (kind, name) IN (
       AND NOT EXISTS (
         SELECT 1 FROM graph_writes AS w
         WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND w.thread_id = c.name AND c.kind = 'graph')
+      AND NOT EXISTS (
+        SELECT 1 FROM session_items AS i
+        WHERE i.scope_id = ?1 AND i.repository_id = ?2 AND i.session_id = c.name AND c.kind = 'session')
     LIMIT ?3)
 
 -- name: prune_tokens

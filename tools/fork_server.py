@@ -18,6 +18,7 @@ import sys
 import traceback
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Final, NoReturn
 
 FILES: Final = 4
@@ -52,7 +53,8 @@ class Program:
         if self.module:
             runpy.run_module(self.module, run_name="__main__", alter_sys=True)
         else:
-            exec(compile(self.code, "<string>", "exec"), {"__name__": "__main__"})
+            sys.modules["__main__"] = module = ModuleType("__main__")
+            exec(compile(self.code, "<string>", "exec"), vars(module))
 
     def run_to_the_end(self) -> NoReturn:
         """Run that program and exit as it would, without the exit handlers of the parent."""

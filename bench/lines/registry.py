@@ -34,6 +34,7 @@ from bench.lines import store as store_lines
 from bench.lines import successors as successor_lines
 from bench.lines import wakeups as wake_lines
 from bench.lines import watch as watch_lines
+from bench.peers.operations import LOCK, MESSAGE, OPERATION_PEERS, OperationKind, compare_operation_with
 from bench.peers.registry import PEERS
 
 
@@ -48,6 +49,14 @@ class Line:
 
 
 _served: Final = partial(Line, needs_server=True)
+
+
+def _compared(kind: OperationKind) -> list[Line]:
+    return [
+        _served(peer.line, f"{kind.what}, next to {peer.title}", compare_operation_with(peer))
+        for peer in OPERATION_PEERS
+        if peer.kind is kind
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,7 @@ PLANES: Final = (
             _served("lock-hand-over-mesh", "from process to process", lock_lines.hand_over_mesh),
             Line("lock-hand-over-file", "from process to process, in a file", lock_lines.hand_over_file),
             Line("lock-guard", "many paths, many patterns", lock_lines.guard),
+            *_compared(LOCK),
         ),
     ),
     Plane(
@@ -128,6 +138,7 @@ PLANES: Final = (
             _served("message-idle-sqld", "to one of many idle receivers, on a server", wake_lines.idle_sqld),
             Line("message-idle-file", "to one of many idle receivers, in a file", wake_lines.idle_file),
             Line("message-claims", "many senders, or one that is held back", inbox_lines.claims),
+            *_compared(MESSAGE),
         ),
     ),
     Plane(

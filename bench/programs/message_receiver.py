@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import sys
 import time
+from contextlib import aclosing
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -75,11 +76,9 @@ async def _by_batches(node: MeshNode, count: int) -> None:
 
 
 async def _one_by_one(node: MeshNode, count: int) -> None:
-    async with asyncio.TaskGroup() as acks:
-        receiving = node.messages.receive(RECEIVE)
+    async with aclosing(node.messages.receive(RECEIVE)) as receiving:
         for _ in range(count):
-            acks.create_task(node.messages.ack(await anext(receiving)))
-        await receiving.aclose()
+            await node.messages.ack(await anext(receiving), wait=False)
 
 
 if __name__ == "__main__":

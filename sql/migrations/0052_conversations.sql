@@ -2,7 +2,7 @@
 CREATE TABLE IF NOT EXISTS conversations (
     scope_id      TEXT NOT NULL,
     repository_id TEXT NOT NULL,
-    kind          TEXT NOT NULL,  -- graph
+    kind          TEXT NOT NULL,  -- graph or session
     name          TEXT NOT NULL,  -- as its framework calls it
     expires_ms    INTEGER,        -- NULL: never; each write postpones it
     PRIMARY KEY (scope_id, repository_id, kind, name)

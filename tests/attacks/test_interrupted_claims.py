@@ -7,11 +7,15 @@ import asyncio
 import pytest
 
 from tests.support.messages.messaging import PATIENCE_S, found, settled
+from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import scene
+from vox_mesh.nodes.clock import Dependencies
 
 
 async def test_an_ack_that_was_sent_with_an_interrupted_claim_is_sent_again() -> None:
-    async with asyncio.timeout(PATIENCE_S), scene() as there, there.node() as node:
+    # While no time passes, an ack lets no other task run, and so stays queued until the claim.
+    still = Dependencies(monotonic=Clock())
+    async with asyncio.timeout(PATIENCE_S), scene() as there, there.node(dependencies=still) as node:
         await node.run_once()
         await node.messages.send("z", 1, sender="a")
         (message,) = await node.messages.inbox("z")
@@ -20,6 +24,7 @@ async def test_an_ack_that_was_sent_with_an_interrupted_claim_is_sent_again() ->
         await node.messages.ack(message, wait=False)
         claiming = asyncio.create_task(node.messages.claims.claim(["z"], "claim", lease_s=60))
         await there.gate.arrival()
+        assert not node.messages.claims.acks.take(), "the claim has taken it along"
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claiming

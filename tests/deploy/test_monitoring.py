@@ -61,8 +61,9 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_retention_pruned_rows_total": {"subject"},
     "vox_retention_needed_rows": {"subject"},
     "vox_retention_pass_age_seconds": set(),
-    "vox_backup_age_seconds": set(),
-    "vox_backup_interval_seconds": set(),
+    "vox_backup_age_seconds": {"scope", "repository"},
+    "vox_backup_interval_seconds": {"scope", "repository"},
+    "vox_backup_failures_total": {"scope", "repository"},
     "vox_archive_segments": set(),
     "vox_archive_bytes": set(),
     "vox_archive_pass_age_seconds": set(),
@@ -209,6 +210,13 @@ def test_messages_are_reported_also_where_no_more_of_them_are_counted() -> None:
     assert isinstance(whole.rhs, promql_parser.ParenExpr)
     assert isinstance(whole.rhs.expr, promql_parser.BinaryExpr)
     assert whole.rhs.expr.rhs.prettify() == promql_parser.parse(counted).prettify()
+
+
+def test_a_node_that_sees_fresh_backups_hides_neither_a_blind_one_nor_another_scope() -> None:
+    asked = [query for _, query in QUERIES if "vox_backup_" in query]
+    assert len(asked) > 1
+    for query in asked:
+        assert query.count("vox_backup_") == query.count("max by (scope, repository) ("), query
 
 
 def test_jobs_that_wait_for_their_time_or_for_others_are_not_stuck() -> None:

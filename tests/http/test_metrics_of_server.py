@@ -57,7 +57,8 @@ def document(scrape: Scrape) -> dict[str, tuple[str, set[str]]]:
 async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
     tmp_path: Path, shared_server: Server
 ) -> None:
-    async with Mesh.open(MESH_REPLICA.settings(tmp_path, shared_server, tick="1h")) as node:
+    settings = MESH_REPLICA.settings(tmp_path, shared_server, tick="1h", backup_dir=tmp_path / "backups")
+    async with Mesh.open(settings) as node:
         await node.jobs.schedule("work")
         await node.rhythm.budgets.set("agent:ada", Budget(max_bu=1))
         hand = MovableClock(node.rhythm.timeline.window_at(node.clock.now_ms).start_ms - BAR_MS)
@@ -76,8 +77,7 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
     empty = {family.name for family in now.families if not family.samples}
     of_others = {"vox_wal_bytes", "vox_wal_held_bytes", "vox_bar_utilisation_ratio"}
     of_others |= {"vox_archive_pass_age_seconds", "vox_archive_bytes", "vox_archive_segments"}
-    of_others |= {"vox_backup_interval_seconds", "vox_backup_age_seconds"}
-    assert empty == of_others, "these are of the file home, and of nodes with workers, archives or backups"
+    assert empty == of_others, "these are of the file home, and of nodes with workers or archives"
     assert document(now) == {**described(), "vox_bar_utilisation_ratio": ("gauge", set())}
     assert now.get("vox_replica_state", state="in_touch") == 1
     assert now.get("vox_replica_lag_seconds") == 0

@@ -13,19 +13,20 @@ import pytest
 
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.bucket import KEY_ID, SECRET, open_bucket
-from tests.support.store.backing_up import DAY_S, backing_up_node, schedule_of
+from tests.support.store.backing_up import DAY_S, backing_up_node, schedule_of, stored_in
 from tools.homes import FILE
 from vox_mesh.errors import ArchiveFailed, BackupRefused, BadSettings
+from vox_mesh.http.metrics.backup_collector import collect_backups
 from vox_mesh.runtime.archive_target import backup_target
 from vox_mesh.runtime.backups.backup_manifest import read_manifest
-from vox_mesh.runtime.backups.stored_backups import INDEX, StoredBackups
+from vox_mesh.runtime.backups.stored_backups import INDEX
 from vox_mesh.store.targets.target import FolderTarget
 
 
 async def test_a_backup_is_made_when_one_is_due_and_the_last_ones_are_kept(tmp_path: Path) -> None:
     clock = Clock()
     async with backing_up_node(tmp_path, clock) as node:
-        schedule, stored = schedule_of(node), StoredBackups(FolderTarget(tmp_path / "backups"))
+        schedule, stored = schedule_of(node), stored_in(tmp_path / "backups")
         first = await schedule.run_once()
         assert first is not None
         assert await stored.listed() == [first]
@@ -51,8 +52,8 @@ async def test_of_two_nodes_one_makes_it(tmp_path: Path) -> None:
     async with AsyncExitStack() as ending:
         one = await ending.enter_async_context(backing_up_node(tmp_path, clock))
         two = await ending.enter_async_context(backing_up_node(tmp_path, clock, "two"))
-        async with schedule_of(one)._leading() as is_leader:
-            assert is_leader
+        async with schedule_of(one)._leading() as term:
+            assert term is not None
             assert await schedule_of(two).run_once() is None, "the other one leads"
         assert await schedule_of(two).run_once() is not None
         assert await schedule_of(one).run_once() is None
@@ -79,17 +80,17 @@ async def test_a_backup_that_is_not_read_back_as_it_was_written_does_not_count(
 ) -> None:
     async with backing_up_node(tmp_path, Clock()) as node:
         schedule = schedule_of(node)
-        schedule._backups = StoredBackups(LossyTarget(tmp_path / "backups", lost))
+        schedule._target = LossyTarget(tmp_path / "backups", lost)
         with pytest.raises(ArchiveFailed, match=fault):
             await schedule.run_once()
-        assert await schedule._backups.listed() == []
+        assert await stored_in(schedule._target).listed() == []
 
 
 async def test_a_fetched_backup_is_verified(tmp_path: Path) -> None:
     async with backing_up_node(tmp_path, Clock()) as node:
         made = await schedule_of(node).run_once()
     assert made is not None
-    stored = StoredBackups(FolderTarget(tmp_path / "backups"))
+    stored = stored_in(tmp_path / "backups")
     assert await stored.fetch(made.name, tmp_path / "fetched.db") == made
     with pytest.raises(BackupRefused, match="exists already"):
         await stored.fetch(made.name, tmp_path / "fetched.db")
@@ -126,7 +127,7 @@ async def test_an_index_that_names_other_files_is_refused(name: object, tmp_path
     entry = {"name": name, "at_ms": 1, "bytes": 1, "sha256": "", "node_id": "one"}
     (tmp_path / INDEX).write_text(json.dumps({"backups": [entry]}))
     with pytest.raises(ArchiveFailed, match="not an index"):
-        await StoredBackups(FolderTarget(tmp_path)).listed()
+        await stored_in(tmp_path).listed()
 
 
 def test_the_settings_name_one_place(tmp_path: Path) -> None:
@@ -136,3 +137,33 @@ def test_the_settings_name_one_place(tmp_path: Path) -> None:
     for wrong in (url, url | {"backup_dir": tmp_path}):
         with pytest.raises(BadSettings):
             backup_target(settings.model_copy(update=wrong))
+
+
+async def test_the_age_counts_from_the_start_of_a_node_that_has_seen_no_backup(tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "backups"
+    (folder / INDEX).mkdir(parents=True)
+    async with backing_up_node(tmp_path, clock) as node:
+        schedule = schedule_of(node)
+        clock.now += 3 * DAY_S
+        with pytest.raises(ArchiveFailed):
+            await schedule.run_once()
+        age, interval, failures = collect_backups(schedule)
+    assert [each.value for each in age.samples] == [3 * DAY_S]
+    for family in (age, interval, failures):
+        assert [each.labels for each in family.samples] == [{"scope": "mesh", "repository": "default"}]
+
+
+async def test_a_backup_from_the_future_keeps_no_other_from_being_made(tmp_path: Path) -> None:
+    clock, folder = Clock(), tmp_path / "backups"
+    async with backing_up_node(tmp_path, clock, backup_keep=1) as node:
+        schedule = schedule_of(node)
+        first = await schedule.run_once()
+        assert first is not None
+        index = json.loads((folder / INDEX).read_text())
+        index["backups"][0]["at_ms"] += int(10 * 365 * DAY_S * 1_000)
+        (folder / INDEX).write_text(json.dumps(index))
+        clock.now += 1
+        second = await schedule.run_once()
+        assert second is not None
+        assert schedule.age_s < DAY_S
+    assert await stored_in(folder).listed() == [second], "the one from the future is no newer"

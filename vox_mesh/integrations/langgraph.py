@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _SQL: Final = named("conversations")
 _CHANGED: Final = Answer(_SQL["changed"], columns=("changed",))
+_KIND: Final = "graph"
 _MAX_NAME: Final = 2_048
 _MAX_METADATA: Final = 64 * 2**10
 _MAX_VALUE: Final = 6 * 2**20
@@ -296,7 +297,7 @@ class MeshCheckpointSaver(BaseCheckpointSaver[int]):
         """Return what each write begins with: it forgets an expired thread, and postpones its end."""
         values = self._values(thread_id)
         names = ("forget_checkpoints", "forget_writes")
-        touch = Statement(_SQL["touch"], (*values, self._ttl_ms))
+        touch = Statement(_SQL["touch"], (*values, self._ttl_ms, _KIND))
         return [*(Statement(_SQL[name], values) for name in names), touch]
 
     # --- removing and copying --------------------------------------------------------------------
@@ -338,7 +339,7 @@ class MeshCheckpointSaver(BaseCheckpointSaver[int]):
 
     async def _delete(self, thread_id: str) -> None:
         values = self._values(thread_id)
-        await self._write(Statement(_SQL["expire"], values))
+        await self._write(Statement(_SQL["expire"], (*values, _KIND)))
         await self._remove("remove_writes", values=values)
         await self._remove("remove_checkpoints", values=values)
         await self._write(Statement(_SQL["remove_conversation"], values))

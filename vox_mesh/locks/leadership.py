@@ -82,11 +82,8 @@ class Leadership:
         Nothing is sent while more than half of the lease is left.
         """
         if self._lock is not None and self._lock.deadline - self._monotonic() < ttl / 2:
-            try:
-                await self._locks.renew(self._lock, ttl=ttl)
-            except StaleFence:
-                _log.warning("leadership lost: role=%s", self._role)
-                self._lock = None
+            with suppress(StaleFence):
+                await self.renew(ttl)
         if self._lock is None and self._clock.step is None and await self.leader() is None:
             with suppress(LockHeld):
                 self._lock = await self._locks.acquire_own(self._role, ttl)
@@ -97,6 +94,17 @@ class Leadership:
                     self._lock.fence_token,
                 )
         return self.is_ours
+
+    async def renew(self, ttl: float) -> None:
+        """Renew the leadership at the database. Raises `StaleFence` if it is lost."""
+        if self._lock is None:
+            raise StaleFence
+        try:
+            await self._locks.renew(self._lock, ttl=ttl)
+        except StaleFence:
+            _log.warning("leadership lost: role=%s", self._role)
+            self._lock = None
+            raise
 
     async def resign(self) -> None:
         """Release the leadership. If the database can't be reached, the lease expires by itself."""

@@ -47,7 +47,7 @@ class AckQueue:
         self._failures: dict[Hashable | None, MeshError] = {}
         self._progress = asyncio.Event()
         self._is_begun = False
-        self._rested_at = 0.0
+        self._rested_at = monotonic()
         self._write: Callable[[], Awaitable[None]] | None = None
         self._run: Callable[[Coroutine[None, None, None]], None] | None = None
         self._on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None] | None = None

@@ -313,7 +313,7 @@ class Settings(BaseSettings):
             raise BadSettings(f"{DIRECTORY}: {error}", hint="correct the file") from None
 
     def in_scope(self, scope: str) -> Settings:
-        """Return the settings of one scope of the directory: its database, and a home of its own.
+        """Return the settings of one scope of the directory: its database, and a home and backups of its own.
 
         Raises `NotKnown` if the directory has no such scope, and `BadSettings` if it can't be used.
         """
@@ -332,6 +332,8 @@ class Settings(BaseSettings):
                 "db_token": token,
                 "home_dir": home,
                 "db_path": home / DATABASE,
+                "backup_dir": None if self.backup_dir is None else self.backup_dir / scope,
+                "backup_url": None if self.backup_url is None else f"{self.backup_url.rstrip('/')}/{scope}",
             }
         )
         _refuse_plaintext_token(found, DIRECTORY)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 _SHARED_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_UNTRUSTED_FILE: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _OTHER_USERS: Final = 0o077
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -79,6 +80,23 @@ def publish(draft: Path, path: Path) -> int:
     draft.rename(path)
     sync_folder(path.parent)
     return size
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Return the content of a file that others may write, at most one byte more than the limit.
+
+    Raises:
+        OSError: It can't be read, or is no ordinary file: a pipe would block the thread.
+    """
+    descriptor = os.open(path, _UNTRUSTED_FILE)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PermissionError(errno.EPERM, "it is not an ordinary file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(limit + 1)
 
 
 def sync_folder(folder: Path) -> None:

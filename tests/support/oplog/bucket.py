@@ -36,6 +36,8 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.refused = 0
         self.url = ""
+        self.missing_status = 404
+        """AWS answers 403 to a key without the right to list the bucket."""
 
     async def answer(self, request: web.Request) -> web.Response:
         """Store or return an object, if the request is signed."""
@@ -51,7 +53,7 @@ class Bucket:
             self.objects.pop(path, None)
             return web.Response(status=204)
         found = self.objects.get(path)
-        return web.Response(status=404) if found is None else web.Response(body=found)
+        return web.Response(status=self.missing_status) if found is None else web.Response(body=found)
 
     def _is_signed(self, request: web.Request, path: str, body: bytes) -> bool:
         headers = {name.lower(): value for name, value in request.headers.items()}

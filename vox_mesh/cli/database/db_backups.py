@@ -14,6 +14,7 @@ from vox_mesh.errors import BadSettings
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.runtime.archive_target import backup_target
 from vox_mesh.runtime.backups.backup_index import StoredBackup
+from vox_mesh.runtime.backups.backup_mesh import BackupMesh, BackupOwner
 from vox_mesh.runtime.backups.stored_backups import StoredBackups
 
 _UNSCHEDULED: Final = "no backups are scheduled: neither VOX_BACKUP_DIR nor VOX_BACKUP_URL is set"
@@ -26,8 +27,9 @@ def backups() -> None:
 
 
 def _stored(command: str) -> StoredBackups | None:
-    target = backup_target(start_shared(command))
-    return None if target is None else StoredBackups(target)
+    settings = start_shared(command)
+    target, mesh = backup_target(settings), BackupMesh(settings.scope_id, settings.repository_id)
+    return None if target is None else StoredBackups(target, BackupOwner(mesh))
 
 
 @backups.command("list")

@@ -16,6 +16,7 @@ from vox_mesh.model.locks.records import iso_of
 from vox_mesh.nodes.clock import MAX_STEP_MS
 from vox_mesh.nodes.processes import host_id
 from vox_mesh.runtime.archive_target import backup_target
+from vox_mesh.runtime.backups.backup_mesh import BackupMesh, BackupOwner, owner_at
 from vox_mesh.runtime.backups.stored_backups import StoredBackups
 from vox_mesh.runtime.open_store import primary_log
 from vox_mesh.settings import Settings
@@ -57,14 +58,28 @@ async def backups(context: CheckContext) -> CheckResult | None:
     target = backup_target(context.settings)
     if target is None:
         return None
-    stored = await StoredBackups(target).listed()
+    listed = await StoredBackups(target, await _backup_owner(context)).listed()
+    now_ms = time.time() * 1_000
+    stored = [each for each in listed if each.at_ms <= now_ms + _TOO_FAR_MS]
     if not stored:
         return warn(f"none at {target} yet", "a node makes one: `vox-mesh up` with the same settings")
-    age_s = max(0.0, time.time() - stored[-1].at_ms / 1_000)
-    found = f"{len(stored)} at {target}, the newest {age_s / 3_600:.1f} h old"
+    age_s = max(0.0, (now_ms - stored[-1].at_ms) / 1_000)
+    found = f"{len(listed)} at {target}, the newest {age_s / 3_600:.1f} h old"
+    if ahead := len(listed) - len(stored):
+        return warn(f"{found}; {ahead} from the future", "check who can write there")
     if age_s > _MISSED_BACKUPS * context.settings.backup_interval:
         return warn(found, "see the log of the nodes for `no backup made`")
     return ok(found)
+
+
+async def _backup_owner(context: CheckContext) -> BackupOwner:
+    """Return the mesh that the backups should be of: with the id of its database, if that can be read."""
+    settings, engine = context.settings, context.engine
+    mesh_id = (settings.scope_id, settings.repository_id)
+    owner = None
+    if (await versions_at(engine.query))[0] >= VERSION:
+        owner = await owner_at(lambda sql, values: engine.query(Statement(sql, values)), mesh_id)
+    return owner or BackupOwner(BackupMesh(*mesh_id))
 
 
 async def schema(context: CheckContext) -> CheckResult:

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 
 from vox_mesh.errors import StaleFence
 from vox_mesh.http.metrics.archive_collector import collect_archive
+from vox_mesh.http.metrics.backup_collector import collect_backups
 from vox_mesh.http.metrics.instruments import as_label, counter, counters, gauge, histogram, states
 from vox_mesh.http.metrics.retention_collector import collect_retention
 from vox_mesh.http.metrics.rhythm_collector import collect_rhythm
@@ -133,19 +134,9 @@ class MetricsCollector:
         yield from self._log()
         yield from collect_retention(self.seen.census)
         yield from collect_archive(self.seen.census)
-        yield from self._backups()
+        yield from collect_backups(getattr(self._node, "backup_schedule", None))
         yield from collect_rhythm(self._node.rhythm, self.seen.census)
         yield from self._service()
-
-    def _backups(self) -> Iterator[Metric]:
-        schedule = getattr(self._node, "backup_schedule", None)
-        newest_ms = None if schedule is None else schedule.newest_ms
-        age_s = None if newest_ms is None else max(0.0, (self._node.clock.now_ms - newest_ms) / 1_000)
-        interval_s = None if schedule is None else schedule.interval_s
-        failures = 0 if schedule is None else schedule.failures
-        yield gauge("vox_backup_age_seconds", "Time since the newest scheduled backup.", age_s)
-        yield gauge("vox_backup_interval_seconds", "Time between two scheduled backups.", interval_s)
-        yield counter("vox_backup_failures", "Scheduled backups that could not be made.", failures)
 
     def _itself(self) -> Iterator[Metric]:
         node = self._node

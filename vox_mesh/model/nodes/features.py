@@ -23,7 +23,7 @@ ARTIFACTS_KNOWN: Final = 50
 """The schema version since which nodes note the use of artifacts, and know that they may be removed."""
 
 
-CLEANUPS_KNOWN: Final = 54
+CLEANUPS_KNOWN: Final = 55
 """The schema version since which nodes know jobs that begin with the steps of others."""
 
 

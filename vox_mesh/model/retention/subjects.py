@@ -119,6 +119,7 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "conversations": "removed when they have expired: 90 days after the last write, or as their program says",
     "graph_checkpoints": "removed with its conversation",
     "graph_writes": "removed with its conversation",
+    "session_items": "removed with its conversation",
     "retention_policies": "at most 1,000",
     "retention_progress": "a row for each subject",
     "size_samples": "pruned after a year",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import ArchiveFailed
+from vox_mesh.runtime.backups.backup_mesh import BackupMesh, mesh_in
 from vox_mesh.store.targets.target import FileTarget
 
 CHUNKED: Final = ".json"
@@ -19,6 +20,8 @@ WHOLE: Final = ".db"
 
 _MAX_BYTES: Final = 2**22
 _PREFIX: Final = "vox-mesh-"
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999."""
 
 
 class StoredBackup(NamedTuple):
@@ -40,6 +43,10 @@ class Listing(NamedTuple):
     backups: Sequence[StoredBackup] = ()
     unfinished: Sequence[str] = ()
     """Names of backups that do not count: they are not complete yet, or are being deleted."""
+    mesh: BackupMesh | None = None
+    """The mesh that they are of; `None`: an earlier version wrote the index."""
+    fence_token: int = 0
+    """The fencing token of the node that wrote the index."""
 
 
 class BackupIndex:
@@ -61,6 +68,8 @@ class BackupIndex:
             return Listing(
                 [self._backup_of(each) for each in document["backups"]],
                 [self._checked(each) for each in document.get("unfinished", ())],
+                mesh_in(document.get("mesh")),
+                _number_in(document.get("fence_token", 0)),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ArchiveFailed(
@@ -68,18 +77,20 @@ class BackupIndex:
                 hint="restore it, or move it away: its backups are then no longer listed or removed",
             ) from None
 
-    async def write(self, backups: Iterable[StoredBackup], unfinished: Sequence[str] = ()) -> None:
+    async def write(self, listing: Listing) -> None:
         """Replace the index."""
-        document: dict[str, Any] = {"backups": [each._asdict() for each in backups]}
-        if unfinished:
-            document["unfinished"] = list(unfinished)
+        document: dict[str, Any] = {"backups": [each._asdict() for each in listing.backups]}
+        if listing.mesh is not None:
+            document |= {"mesh": listing.mesh.document, "fence_token": listing.fence_token}
+        if listing.unfinished:
+            document["unfinished"] = list(listing.unfinished)
         await store_content(self._target, self._name, orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _backup_of(self, document: dict[str, Any]) -> StoredBackup:
         """Return a backup of the index. Raises `ValueError` if no node can have written it."""
         backup = StoredBackup(**document)
         self._checked(backup.name)
-        if {type(backup.at_ms), type(backup.bytes)} != {int}:
+        if not 0 <= _number_in(backup.at_ms) <= _LAST_MS or _number_in(backup.bytes) < 0:
             raise ValueError(backup.name)
         return backup
 
@@ -87,6 +98,12 @@ class BackupIndex:
         if not name.startswith(_PREFIX) or not name.endswith(self._suffix) or "/" in name:
             raise ValueError(name)
         return name
+
+
+def _number_in(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(value)
+    return value
 
 
 async def store_content(target: FileTarget, name: str, content: bytes) -> None:

@@ -11,11 +11,13 @@ import orjson
 from vox_mesh.errors import BadValue
 from vox_mesh.runtime.backups.chunks import Chunk
 
-MAX_BYTES: Final = 2**26
+MAX_BYTES: Final = 2**24
+"""That of a database of about 200 GB."""
 _FORMAT: Final = "vox-mesh backup"
 _VERSION: Final = 1
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_MAX_CHUNK_BYTES: Final = 2**31
+_MAX_CHUNK_BYTES: Final = 2**26
+"""Far more than `ChunkWriter` puts into one: earlier versions did not divide long lines."""
 
 
 class BackupManifest(NamedTuple):

@@ -56,24 +56,52 @@ class ChunkStore:
         await self.lines(backup, chunk)
 
     async def intact(self, listing: Listing, chance: Callable[[], float]) -> set[Chunk]:
-        """Return the stored chunks, without damaged ones.
+        """Return the stored chunks, without missing and damaged ones.
 
-        `chance` draws which ones of the backups are read back. Those of unfinished backups all are.
+        `chance` draws which ones of the backups are read back: all of them after the first fault. Those of
+        unfinished backups all are.
         """
         trusted, others = set[Chunk](), set[Chunk]()
+        is_faulty = False
         for backup in listing.backups:
             try:
                 trusted.update((await self.manifest(backup.name, backup.sha256)).chunks)
             except ArchiveFailed as error:
                 _log.warning("backup damaged: %s", error.line)
+                is_faulty = True
         for name in listing.unfinished:
             with suppress(ArchiveFailed):
                 others.update((await self.manifest(name)).chunks)
-        for chunk in sorted(trusted):
-            if chance() < _READ_AGAIN and not await self._is_intact(chunk):
+        missing = await self._missing(trusted | others)
+        for chunk in sorted(missing & trusted):
+            _log.warning("chunk of a backup missing, it is stored again if it is still needed: %s", chunk)
+            is_faulty = True
+        trusted -= missing
+        drawn = {each for each in sorted(trusted) if chance() < _READ_AGAIN}
+        damaged = await self._damaged(drawn)
+        if damaged or is_faulty:  # where one is lost, more may be
+            damaged |= await self._damaged(trusted - drawn)
+        return (trusted - damaged) | {
+            each for each in others - missing - trusted if await self._is_intact(each)
+        }
+
+    async def refuse_if_missing(self, backup: str, chunks: Iterable[Chunk]) -> None:
+        """Raise `ArchiveFailed` unless all chunks of a backup are there."""
+        for chunk in await self._missing(set(chunks)):
+            raise self._failed(f"{chunk.file_name}, a part of {backup}, is missing")
+
+    async def _missing(self, chunks: set[Chunk]) -> set[Chunk]:
+        """Return the chunks that are not there, or whose size no chunk has."""
+        sizes = await self._target.sizes([each.file_name for each in chunks])
+        return {each for each in chunks if not 0 < sizes.get(each.file_name, 0) <= each.most_stored_bytes}
+
+    async def _damaged(self, chunks: Iterable[Chunk]) -> set[Chunk]:
+        found = set[Chunk]()
+        for chunk in sorted(chunks):
+            if not await self._is_intact(chunk):
                 _log.warning("chunk of a backup damaged, it is stored again if it is still needed: %s", chunk)
-                trusted.discard(chunk)
-        return trusted | {each for each in others - trusted if await self._is_intact(each)}
+                found.add(chunk)
+        return found
 
     async def _is_intact(self, chunk: Chunk) -> bool:
         try:
@@ -82,10 +110,13 @@ class ChunkStore:
             return False
         return True
 
-    async def remove(self, names: Iterable[str], kept: Iterable[StoredBackup]) -> bool:
+    async def remove(
+        self, names: Iterable[str], kept: Iterable[StoredBackup], check: Callable[[], None]
+    ) -> bool:
         """Remove backups, with the chunks that none of the kept ones needs. Return whether it could be done.
 
-        While a kept one can't be read, nothing is known of what it needs, and nothing is removed.
+        While a kept one can't be read, nothing is known of what it needs, and nothing is removed. `check`
+        raises if another process may have begun to change the backups.
         """
         try:
             manifests = [await self.manifest(each.name, each.sha256) for each in kept]
@@ -103,7 +134,9 @@ class ChunkStore:
             else:
                 for chunk in found.chunks:
                     if chunk not in needed:
+                        check()
                         await self._target.remove(chunk.file_name)
+            check()
             await self._target.remove(name)
         return True
 

@@ -20,6 +20,7 @@ _LEVEL: Final = 3
 _MEAN_BYTES: Final = 2**20
 _LEAST_BYTES: Final = 2**18
 _MOST_BYTES: Final = 2**22
+"""A chunk is less than twice as large: a longer line is divided."""
 _CHECKSUMS: Final = 2**32
 
 
@@ -69,14 +70,18 @@ class ChunkWriter:
 
     def write(self, line: bytes) -> None:
         """Add a line."""
-        self._lines.append(line)
-        self._size += len(line)
-        if self._size >= _LEAST_BYTES and (self._size >= _MOST_BYTES or _is_last(line)):
-            self._cut()
+        for start in range(0, len(line), _MOST_BYTES):
+            self._add(line[start : start + _MOST_BYTES])
 
     def finish(self) -> None:
         """End the last chunk."""
         if self._lines:
+            self._cut()
+
+    def _add(self, part: bytes) -> None:
+        self._lines.append(part)
+        self._size += len(part)
+        if self._size >= _LEAST_BYTES and (self._size >= _MOST_BYTES or _is_last(part)):
             self._cut()
 
     def _cut(self) -> None:

@@ -24,9 +24,8 @@ def backup_schedule(
     if target is None or settings.backend is Backend.MEMORY:
         return None
     from vox_mesh.runtime.backups.schedule import BackupSchedule  # imported late: few nodes have one
-    from vox_mesh.runtime.backups.stored_backups import StoredBackups
 
-    parts = mesh.identity.node_id, mesh.store, mesh.clock, mesh.locks, StoredBackups(target)
+    parts = mesh.identity.node_id, mesh.store, mesh.clock, mesh.locks, target
     return BackupSchedule(
         *parts,
         open_database=partial(open_engine, settings),

@@ -15,25 +15,29 @@ from vox_mesh.locks.leadership import Leadership
 from vox_mesh.locks.locks import Locks
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.runtime.backups.backup_index import StoredBackup, backup_name
+from vox_mesh.runtime.backups.backup_mesh import owner_at
 from vox_mesh.runtime.backups.chunks import ChunkWriter
 from vox_mesh.runtime.backups.stored_backups import BackupOrigin, StoredBackups
+from vox_mesh.runtime.backups.term import LEASE_S, BackupTerm
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.thread import SerialThread
 from vox_mesh.store.schema.copying import Copied, copy_database
 from vox_mesh.store.schema.row_lines import RowLines
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
+from vox_mesh.store.targets.target import FileTarget
 
 _log = logging.getLogger(__name__)
 
 OFFICE: Final = "backups"
 """The name of the leadership."""
 
-_LEASE_S: Final = 60.0
 _LOOKS: Final = 20
 """How many times in an interval a node looks whether a backup is due."""
 _LONGEST_LOOK_S: Final = 300.0
 _UNIQUE: Final = 8
+_MOST_AHEAD_MS: Final = 60_000
+"""By how much the time of another node may differ."""
 
 
 class BackupSchedule:
@@ -47,7 +51,7 @@ class BackupSchedule:
         store: Store,
         clock: MeshClock,
         locks: Locks,
-        backups: StoredBackups,
+        target: FileTarget,
         *,
         open_database: Callable[[], Awaitable[Engine]],
         interval_s: float,
@@ -56,17 +60,32 @@ class BackupSchedule:
         monotonic: Callable[[], float],
     ) -> None:
         self._node_id = node_id
+        self._store = store
         self._clock = clock
-        self._backups = backups
+        self._target = target
         self._open_database = open_database
         self._keep = keep
         self._chance = chance
+        self._monotonic = monotonic
+        self._began = monotonic()
         self._leadership = Leadership(OFFICE, store, locks, clock, monotonic, log_level=logging.DEBUG)
         self.interval_s = interval_s
         self.newest_ms: int | None = None
         """The time of the newest backup, as last seen; `None`: none was seen."""
         self.failures = 0
         """How often this process could not look, or make a backup."""
+
+    @property
+    def mesh_id(self) -> tuple[str, str]:
+        """Return the scope and the repository."""
+        return self._store.mesh_id
+
+    @property
+    def age_s(self) -> float:
+        """Return the age of the newest backup; while none was seen, that of this process."""
+        if self.newest_ms is None:
+            return self._monotonic() - self._began
+        return max(0.0, (self._clock.now_ms - self.newest_ms) / 1_000)
 
     async def run(self) -> None:
         """Take turns until cancelled."""
@@ -83,28 +102,36 @@ class BackupSchedule:
 
     async def run_once(self) -> StoredBackup | None:
         """Make a backup if one is due, and no other node makes one. Return it."""
-        if not self._clock.can_author or not await self._is_due():
+        if not self._clock.can_author:
+            return None
+        owner = await owner_at(self._store.read, self.mesh_id)
+        if owner is None:
+            return None
+        backups = StoredBackups(self._target, owner)
+        if not await self._is_due(backups):
             return None
         with suppress(StaleFence):
-            async with self._leading() as is_leader:
-                if is_leader and await self._is_due():  # another node may just have made one
-                    return await self._make()
+            async with self._leading() as term:
+                if term is not None and await self._is_due(backups):  # another node may just have made one
+                    return await self._make(backups, term)
         return None
 
-    async def _is_due(self) -> bool:
-        stored = await self._backups.listed()
-        self.newest_ms = max((each.at_ms for each in stored), default=None)
+    async def _is_due(self, backups: StoredBackups) -> bool:
+        """Return whether the newest backup is old enough. One from the future does not count."""
+        latest_ms = self._clock.now_ms + _MOST_AHEAD_MS
+        stored = await backups.listed()
+        self.newest_ms = max((each.at_ms for each in stored if each.at_ms <= latest_ms), default=None)
         return self.newest_ms is None or self._clock.now_ms - self.newest_ms >= self.interval_s * 1_000
 
-    async def _make(self) -> StoredBackup:
+    async def _make(self, backups: StoredBackups, term: BackupTerm) -> StoredBackup:
         """Copy the database into chunks, of which only the changed ones are kept, and store those."""
         at_ms = self._clock.now_ms
         with tempfile.TemporaryDirectory(prefix="vox-mesh-backup-") as folder:
-            chunks = await self._backups.begin(Path(folder), self._chance)
+            chunks = await backups.begin(Path(folder), self._chance)
             copied = await self._copy(chunks)
             new_bytes = sum(chunk.size for chunk in chunks.new)
-            origin = BackupOrigin(backup_name(at_ms, new_key()[-_UNIQUE:]), at_ms, self._node_id)
-            backup = await self._backups.add(origin, chunks, self._keep, self._refuse_unless_leading)
+            origin = BackupOrigin(backup_name(at_ms, new_key()[-_UNIQUE:]), at_ms, self._node_id, term)
+            backup = await backups.add(origin, chunks, self._keep)
         self.newest_ms = at_ms
         _log.info(
             "backup made: name=%s bytes=%d new_bytes=%d rows=%d",
@@ -123,26 +150,29 @@ class BackupSchedule:
             await engine.close()
         return copied
 
-    async def _refuse_unless_leading(self) -> None:
-        if not await self._leadership.keep(_LEASE_S):
-            raise StaleFence
-
     @asynccontextmanager
-    async def _leading(self) -> AsyncIterator[bool]:
+    async def _leading(self) -> AsyncIterator[BackupTerm | None]:
         """Lead while the body runs, if no other node leads; a backup may take longer than a lease."""
-        if not await self._leadership.keep(_LEASE_S):
-            yield False
+        if not await self._leadership.keep(LEASE_S):
+            yield None
             return
-        renewing = asyncio.create_task(self._keep_leading())
+        term = BackupTerm(self._leadership)
+        renewing = asyncio.create_task(_renew(term))
         try:
-            yield True
+            yield term
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
             await self._leadership.resign()
 
-    async def _keep_leading(self) -> None:
-        while True:
-            await asyncio.sleep(_LEASE_S / 4)
-            with suppress(MeshError):
-                await self._leadership.keep(_LEASE_S)
+
+async def _renew(term: BackupTerm) -> None:
+    """Renew the lease until the term is over."""
+    while True:
+        await asyncio.sleep(LEASE_S / 4)
+        try:
+            await term.confirm()
+        except StaleFence:
+            return
+        except MeshError:
+            continue  # the database is away

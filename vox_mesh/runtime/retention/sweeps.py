@@ -74,6 +74,6 @@ SWEEPS: Final = (
 UPKEEP: Final = (
     *("prune_keys", "prune_answers", "prune_tokens", "prune_approvals", "prune_grants", "prune_usage"),
     *("prune_reservations", "prune_claims", "prune_counts", "prune_key_requests"),
-    *("prune_graph_writes", "prune_graph_checkpoints", "prune_conversations"),
+    *("prune_graph_writes", "prune_graph_checkpoints", "prune_session_items", "prune_conversations"),
 )
 """The statements, after the sweeps, that prune rows without a policy."""

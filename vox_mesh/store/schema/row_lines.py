@@ -19,6 +19,7 @@ from vox_mesh.store.schema.shape import SchemaObject
 from vox_mesh.store.schema.tables import TableColumns
 
 _FORMAT: Final = {"format": "vox-mesh rows", "version": 1}
+_MAX_LINE_BYTES: Final = 2**31
 _INFINITE: Final = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
@@ -65,11 +66,29 @@ class RowLineReader:
         self._file = file
         self._table: TableColumns | None = None
         self._has_begun = False
+        self._begun_line: list[bytes] = []
+        self._begun_bytes = 0
         self.is_complete = False
         """Whether the last line was read."""
 
-    def read(self, lines: bytes) -> None:
-        """Read some whole lines. Raises `BadValue` if no `RowLines` has written them, or `sqlite3.Error`."""
+    def read(self, part: bytes) -> None:
+        """Read the next part, which may end within a line.
+
+        Raises `BadValue` if no `RowLines` has written it, or `sqlite3.Error`.
+        """
+        end = part.rfind(b"\n") + 1
+        lines = part[:end]
+        if end:
+            lines = b"".join((*self._begun_line, lines))
+            self._begun_line, self._begun_bytes = [], 0
+        if end < len(part):
+            self._begun_line.append(part[end:])
+            self._begun_bytes += len(part) - end
+            if self._begun_bytes > _MAX_LINE_BYTES:
+                raise BadValue(f"a line has more than {_MAX_LINE_BYTES} bytes")
+        self._read_lines(lines)
+
+    def _read_lines(self, lines: bytes) -> None:
         rows: list[list[Value]] = []
         try:
             for line in lines.splitlines():

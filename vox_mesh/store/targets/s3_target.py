@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _NO_CONTENT: Final = hashlib.sha256(b"").hexdigest()
 _DEADLINE_S: Final = 600.0
 _STEP_TIMEOUT_S: Final = 30.0
+_RIGHTS: Final = (
+    "the key needs s3:GetObject, s3:PutObject and s3:DeleteObject below the prefix, and s3:ListBucket of the "
+    "bucket: without that one, AWS answers 403 for an object that is missing"
+)
+_PARALLEL: Final = 16
+"""How many requests about sizes are sent at the same time."""
 
 
 class S3Target:
@@ -84,6 +90,31 @@ class S3Target:
                         raise self._error(name, f"the object is larger than {limit} bytes")
                 return bytes(content)
 
+    async def sizes(self, names: Collection[str]) -> dict[str, int]:
+        """Return the sizes of the objects that are there, by several requests at a time."""
+        found: dict[str, int] = {}
+        left = iter(names)
+
+        async def ask() -> None:
+            for name in left:
+                async with self._deadline(name):
+                    answer = await client.head(
+                        self._url(name), headers=self._headers("HEAD", name, _NO_CONTENT)
+                    )
+                if answer.status_code != HTTPStatus.NOT_FOUND:
+                    self._check(answer, name)
+                    size = answer.headers.get("content-length", "")
+                    found[name] = int(size) if size.isdecimal() else 0
+
+        async with self._client() as client:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(_PARALLEL):
+                        group.create_task(ask())
+            except* ArchiveFailed as failed:
+                raise failed.exceptions[0] from None
+        return found
+
     async def remove(self, name: str) -> None:
         """Delete an object."""
         async with self._client() as client, self._deadline(name):
@@ -121,11 +152,10 @@ class S3Target:
 
     def _check(self, answer: httpx.Response, name: str) -> None:
         if answer.status_code != HTTPStatus.OK:
-            raise self._error(name, f"the service answered {answer.status_code} {answer.reason_phrase}")
+            what = f"the service answered {answer.status_code} {answer.reason_phrase}"
+            raise self._error(name, what, is_forbidden=answer.status_code == HTTPStatus.FORBIDDEN)
 
-    def _error(self, name: str, what: str) -> ArchiveFailed:
-        return ArchiveFailed(
-            f"{self}/{name}: {what}",
-            hint=f"check {self._settings}_URL, {self._settings}_KEY_ID, {self._settings}_SECRET and "
-            f"{self._settings}_REGION",
-        )
+    def _error(self, name: str, what: str, *, is_forbidden: bool = False) -> ArchiveFailed:
+        settings = ", ".join(f"{self._settings}_{part}" for part in ("URL", "KEY_ID", "SECRET"))
+        hint = f"check {settings} and {self._settings}_REGION"
+        return ArchiveFailed(f"{self}/{name}: {what}", hint=f"{hint}; {_RIGHTS}" if is_forbidden else hint)

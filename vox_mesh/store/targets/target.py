@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 from vox_mesh.errors import ArchiveFailed
-from vox_mesh.store.files import make_private, publish
+from vox_mesh.store.files import make_private, publish, read_regular
 from vox_mesh.store.script import new_key
 
 
@@ -24,7 +25,13 @@ class FileTarget(Protocol):
         """Open a stored file of this size for reading, until the end of the block. Raises `ArchiveFailed`."""
 
     async def read(self, name: str, limit: int) -> bytes | None:
-        """Return the content of a small file; `None` if it is missing. Raises `ArchiveFailed`."""
+        """Return the content of a small file; `None` if it is missing.
+
+        Raises `ArchiveFailed`, also if it is larger than the limit.
+        """
+
+    async def sizes(self, names: Collection[str]) -> dict[str, int]:
+        """Return the sizes of those of these files that are there. Raises `ArchiveFailed`."""
 
     async def remove(self, name: str) -> None:
         """Delete a file, if it is there. Raises `ArchiveFailed`."""
@@ -50,14 +57,19 @@ class FolderTarget:
 
     async def read(self, name: str, limit: int) -> bytes | None:
         """Return the content of a small file."""
-        path = self._folder / name
         try:
-            content = await asyncio.to_thread(path.read_bytes)
+            content = await asyncio.to_thread(read_regular, self._folder / name, limit)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._failed(name, "read", error) from None
-        return content[:limit]
+        if len(content) > limit:
+            raise self._too_large(name, limit)
+        return content
+
+    async def sizes(self, names: Collection[str]) -> dict[str, int]:
+        """Return the sizes of the files that are there."""
+        return await asyncio.to_thread(self._sizes, names)
 
     async def remove(self, name: str) -> None:
         """Delete a file."""
@@ -65,6 +77,25 @@ class FolderTarget:
             await asyncio.to_thread((self._folder / name).unlink, missing_ok=True)
         except OSError as error:
             raise self._failed(name, "deleted", error) from None
+
+    def _sizes(self, names: Collection[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name in names:
+            try:
+                status = (self._folder / name).stat()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._failed(name, "read", error) from None
+            if stat.S_ISREG(status.st_mode):
+                found[name] = status.st_size
+        return found
+
+    def _too_large(self, name: str, size: int) -> ArchiveFailed:
+        return ArchiveFailed(
+            f"{self._folder / name} is larger than {size} bytes",
+            hint=f"check who can write to the folder that {self._setting} names",
+        )
 
     def _failed(self, name: str, what: str, error: OSError) -> ArchiveFailed:
         return ArchiveFailed(
@@ -86,9 +117,12 @@ class FolderTarget:
     async def get(self, name: str, size: int) -> AsyncIterator[Path]:
         """Return the path of the file."""
         path = self._folder / name
-        if not await asyncio.to_thread(path.is_file):
+        found = await self.sizes([name])
+        if name not in found:
             raise ArchiveFailed(
                 f"{path} is missing",
                 hint=f"check {self._setting}, and restore the file if it is gone",
             )
+        if found[name] > size:
+            raise self._too_large(name, size)
         yield path
