@@ -95,6 +95,7 @@ async def test_missing_objects_of_a_bucket_are_stored_again(tmp_path: Path) -> N
         async with backing_up_node(tmp_path, clock, **more) as node:
             schedule = schedule_of(node)
             schedule._chance = never_drawn
+            await node.store.write(Script(Statement(_USERS), Statement(_FILL)))
             assert await schedule.run_once() is not None
             before = {name for name in bucket.objects if "/vox-mesh-chunk-" in name}
             for name in before:

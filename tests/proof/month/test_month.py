@@ -9,7 +9,7 @@ import pytest
 from proof.month.run import run_month
 from tests.support.running.lengths import SOAK
 
-_DAYS = 30 if SOAK else 4
+_DAYS = 30 if SOAK else 5
 _SHARE = 0.002 if SOAK else 0.0001
 
 
@@ -22,4 +22,5 @@ async def test_a_month_of_work_leaves_few_days_of_rows_and_a_log_that_is_verifie
     assert last["jobs"] <= 3 * a_day
     assert last["a2a_messages"] <= 2 * a_day + 1
     assert last["job_artifacts"] <= 3 * a_day
+    assert month.entries_deleted > 0
     assert month.days[-1].rows["jobs"] <= month.days[2].rows["jobs"] + 1

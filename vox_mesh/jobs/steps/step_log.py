@@ -29,6 +29,7 @@ from vox_mesh.model.jobs.steps.step_row import (
     StepState,
     by_place,
 )
+from vox_mesh.model.jobs.steps.suspension import Suspended
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _RETRY_DELAY_S: Final = 1.0
 _UNSIGNED: Final = ("", "", None)
+_MAX_TAKEN: Final = 100
+"""The rows of another job that are stored in one write."""
 
 _LAST_BEGUN: Final = "last_begun"
 """In the row of a final failure: the last place that had begun when the handler learned of it."""
@@ -55,6 +58,7 @@ class Place(NamedTuple):
 class _Append(NamedTuple):
     row: StepRow
     artifact: Artifact | None
+    effects: Sequence[Statement]
     written: asyncio.Future[None]
 
 
@@ -77,11 +81,12 @@ class StepLog:
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
-        self._fence = fence
+        self.fence: Final = fence
         self.rows = list(rows)
         """The rows that are stored, in order."""
         self._by_place = _kept(rows, job)
         self._count = 0
+        self._only: frozenset[int] | None = None
         self._pending: list[_Append] = []
         self._waiting: dict[int, StepRow] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -89,13 +94,38 @@ class StepLog:
         """Whether the table may have rows that are not believed; the first write removes them."""
         self._failure: Exception | None = None
 
+    # --- the steps of another job ----------------------------------------------------------------
+
+    async def take_over(self, rows: Sequence[StepRow], effects: Sequence[Statement]) -> None:
+        """Store rows of another job as those of this one, as far as no earlier attempt has."""
+        own = [row._replace(claim_token=self._job.claim_token, signature=None) for row in rows]
+        for start in range(len(self.rows), len(own), _MAX_TAKEN):
+            failure = await self._write_rows(own[start : start + _MAX_TAKEN], effects)
+            if failure is not None:
+                raise failure
+        self._by_place = _kept(self.rows, self._job)
+
+    def limit_to(self, rows: Sequence[StepRow]) -> None:
+        """Take only the steps of these rows: at any other one, the handler is suspended."""
+        self._only = frozenset(row.place for row in rows)
+
+    def lift_limit(self) -> None:
+        """Go on with the steps after those."""
+        self._count = max(self._only or (0,))
+        self._only = None
+
     # --- places ----------------------------------------------------------------------------------
 
     def next(self, name: str, kind: StepKind) -> Place:
-        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there."""
+        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there.
+
+        Raises `Suspended` at a step to which the attempt may not go.
+        """
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
             raise BadValue(f"the name of a step must have 1 to {MAX_NAME} printable characters, got {name!r}")
         self._count += 1
+        if self._only is not None and self._count not in self._only:
+            raise Suspended([])
         stored = self._by_place.get(self._count)
         if stored is not None and (stored.name, stored.kind) != (name, kind):
             raise StepOrderChanged(
@@ -123,14 +153,20 @@ class StepLog:
     # --- rows ------------------------------------------------------------------------------------
 
     async def append(
-        self, place: Place, state: StepState, document: Mapping[str, Any], artifact: Artifact | None = None
+        self,
+        place: Place,
+        state: StepState,
+        document: Mapping[str, Any],
+        artifact: Artifact | None = None,
+        effects: Sequence[Statement] = (),
     ) -> None:
-        """Store a row. It is durable on return. Raises `StaleClaim` if the claim is over.
+        """Store a row, together with its effects. It is durable on return.
 
-        While the database is unavailable it waits: the loss of the claim cancels the attempt.
+        Raises `StaleClaim` if the claim is over. While the database is unavailable it waits: the loss of the
+        claim cancels the attempt.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Append(self._row(place, state, document), artifact, written))
+        self._pending.append(_Append(self._row(place, state, document), artifact, effects, written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all(), name="vox-mesh-steps")
         await written
@@ -181,11 +217,15 @@ class StepLog:
         self._writing = None
 
     async def _write(self, batch: Sequence[_Append]) -> MeshError | None:
-        if len(self.rows) + len(batch) > MAX_STEPS:
-            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
-        rows = self._linked([self._with_last_begun(each.row) for each in batch])
         others = [] if artifacts is None else [artifacts]
+        others += [effect for each in batch for effect in each.effects]
+        return await self._write_rows([self._with_last_begun(each.row) for each in batch], others)
+
+    async def _write_rows(self, new: Sequence[StepRow], others: Sequence[Statement]) -> MeshError | None:
+        if len(self.rows) + len(new) > MAX_STEPS:
+            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
+        rows = self._linked(new)
         failure = await self._settle(self._after_stored(rows), others)
         if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
             failure = await self._settle(self._all_again(rows), others)
@@ -201,7 +241,7 @@ class StepLog:
         return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
 
     async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
-        script = Script(self._fence(), *rows, *others)
+        script = Script(self.fence(), *rows, *others)
         has_logged = False
         while isinstance(failure := await write_settled(self._store, script), DatabaseUnavailable):
             if not has_logged:

@@ -126,15 +126,17 @@ async def _run(
 
 def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
     """Return the result of an attempt whose job goes on when what its steps wait for has come."""
-    now_ms, until_ms = context.now_ms, suspended.until_ms
+    wake = context.steps.wake_of(suspended)
+    now_ms, until_ms = context.now_ms, suspended.until_ms if wake is None else None
     return AttemptResult(
         context.job,
         JobState.PENDING,
         suspended.reason,
         delay_ms=0 if until_ms is None else max(0, until_ms - now_ms),
         question=suspended.question,
-        awaited_jobs=suspended.job_ids,
-        step_rows=context.steps.log.waiting_rows(),
+        awaited_jobs=suspended.job_ids if wake is None else (),
+        wake=wake,
+        step_rows=context.steps.recorded_waits(wake, has_children=bool(suspended.job_ids)),
     )
 
 
@@ -174,6 +176,8 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
+    if context.steps.is_cleanup:
+        return await _run_compensations(context, handler)
     try:
         result = await _call_handler(context, handler)
         context.steps.log.check_complete()
@@ -183,6 +187,18 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
         result = context.limits.covering_result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
+    return AttemptResult(context.job, JobState.SUCCEEDED)
+
+
+async def _run_compensations(context: JobContext, handler: Handler) -> AttemptResult:
+    """Call a handler up to where its job was aborted, and then its compensations."""
+    context.steps.begin_cleanup()
+    stopped_by: BaseException | None = None
+    try:
+        await _call_handler(context, handler)
+    except (Suspended, Exception, BaseExceptionGroup) as error:
+        stopped_by = error
+    await context.steps.compensate(stopped_by)
     return AttemptResult(context.job, JobState.SUCCEEDED)
 
 

@@ -13,6 +13,7 @@ from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation, sani
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.steps.step_summary import StepSummary
+from vox_mesh.model.jobs.steps.suspension import Wake
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
 from vox_mesh.store.script import Statement
@@ -68,6 +69,8 @@ class AttemptResult(NamedTuple):
     """What must be answered before the job can go on."""
     awaited_jobs: Sequence[str] = ()
     """The jobs that must end before the job can go on."""
+    wake: Wake | None = None
+    """The op that wakes the job, if one of its own does."""
     step_rows: Sequence[Statement] = ()
     """The statements that store what its steps wait for."""
     steps: StepSummary | None = None
