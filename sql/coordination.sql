@@ -779,6 +779,33 @@ CREATE TABLE IF NOT EXISTS job_questions (
     PRIMARY KEY (scope_id, repository_id, job_id)
 ) WITHOUT ROWID;
 
+-- What suspended jobs wait for by an op of their own: the end of a deadline, a message, or jobs with a deadline.
+CREATE TABLE IF NOT EXISTS job_waits (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    n             INTEGER NOT NULL,
+    wake_op       TEXT    NOT NULL,  -- the op that wakes the job, whichever of its waits is over first
+    until_ms      INTEGER,           -- when it is over at the latest
+    awaited_job   TEXT,              -- its waits for jobs are over when all of these have ended
+    thread_id     TEXT,
+    msg_type      TEXT,
+    receiver      TEXT,              -- a wait for a message has a thread, a receiver, or both
+    after_id      INTEGER NOT NULL DEFAULT 0,  -- messages up to this one were looked at, and are not believed
+    PRIMARY KEY (scope_id, repository_id, job_id, n)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS job_waits_until ON job_waits (scope_id, repository_id, until_ms)
+WHERE until_ms IS NOT NULL;
+
+-- Jobs whose abort concerns others: compensations run, and jobs that their steps wait for are aborted.
+CREATE TABLE IF NOT EXISTS job_cleanups (
+    scope_id      TEXT    NOT NULL,
+    repository_id TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    PRIMARY KEY (scope_id, repository_id, job_id)
+) WITHOUT ROWID;
+
 -- Tasks of MCP clients: by which a client reads, answers and cancels a job that it has submitted. A row only says
 -- where to look: the op that scheduled the job has the hash, too.
 CREATE TABLE IF NOT EXISTS mcp_tasks (

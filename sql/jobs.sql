@@ -622,7 +622,10 @@ SELECT (
     (SELECT next_ms FROM job_crons INDEXED BY job_crons_due
         WHERE OF_MESH AND next_ms IS_TIME ORDER BY next_ms LIMIT 1) AS cron_ms,
     EXISTS (SELECT 1 FROM AWAITING_OPS) AS awaits_ops,
-    EXISTS (SELECT 1 FROM job_rules WHERE OF_MESH) AS has_rules
+    EXISTS (SELECT 1 FROM job_rules WHERE OF_MESH) AS has_rules,
+    (SELECT until_ms FROM job_waits INDEXED BY job_waits_until
+        WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms IS_TIME ORDER BY until_ms LIMIT 1) AS wake_ms,
+    (EXISTS (SELECT 1 FROM job_waits WHERE OF_MESH) OR EXISTS (SELECT 1 FROM job_cleanups WHERE OF_MESH)) AS has_waits
 
 -- name: awaiting_refused
 -- Jobs that wait for an op which was refused, and so never comes: up to ?3 of them.

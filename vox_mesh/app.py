@@ -68,8 +68,12 @@ class MeshApp:
             self._mesh = before
 
     def _find_jobs(self) -> Jobs:
-        """Return the jobs of the mesh in which a job of this app runs, or else of the one that is open."""
-        if (context := running_job()) is not None:
+        """Return the jobs of the mesh in which a job of this app runs, or else of the one that is open.
+
+        In a job of another app, an app without an open mesh uses the mesh of that job.
+        """
+        context = running_job(self.handlers, is_open=self._mesh is not None)
+        if context is not None:
             return context.jobs
         if self._mesh is None:
             raise BadValue(

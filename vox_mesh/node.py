@@ -19,7 +19,7 @@ from vox_mesh.errors import (
 from vox_mesh.heartbeat.heartbeat import Heartbeat
 from vox_mesh.heartbeat.presence import Activity, Presence
 from vox_mesh.jobs.scheduling.maintenance import JobMaintenance
-from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claimer import ClaimReconciler, JobClaimer
 from vox_mesh.jobs.worker.end_recorder import EndRecorder
@@ -130,10 +130,11 @@ class MeshNode(Mesh):
         )
         self._removal = FileRemoval(store, settings, self.identity, clock, self.features, self._monotonic)
         self.backup_schedule = backup_schedule(settings, self, dependencies)
+        known = self.features.is_known_to_all
+        self._steps = StepServices.of(store, self.jobs, self.messages.verifier.verify, known)
         self.worker = self._create_worker(settings)
-        self._job_maintenance = JobMaintenance(
-            store, clock, self.jobs, self.crons, self.rules, chance=dependencies.chance, tick_s=settings.tick
-        )
+        job_parts = (self.jobs, self.crons, self.rules, self._steps, self._chance, self._monotonic)
+        self._job_maintenance = JobMaintenance(store, clock, *job_parts, tick_s=settings.tick)
         self.supervisor = Supervisor(dependencies.chance, FATAL, dependencies.monotonic)
         host_load = HostLoad(dependencies.monotonic)
         self.health = Health(
@@ -215,7 +216,7 @@ class MeshNode(Mesh):
             policy=open_exec_policy(settings) if settings.worker_exec else None,
             policy_roots=self._policy_roots,
             send_heartbeat=self._heartbeat.run_once,
-            children=ChildJobs(jobs, self.features.is_known_to_all),
+            steps=self._steps,
             chance=self._chance,
             tick_s=settings.tick,
         )

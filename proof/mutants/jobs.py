@@ -33,14 +33,14 @@ JOB_PLANTS: Final = (
     PlantedBug(
         "step-not-fenced",
         "a worker that has lost its claim stores the result of a step",
-        (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self._fence(), ", ""),),
+        (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self.fence(), ", ""),),
         ("test_a_worker_that_has_lost_its_claim_can_store_no_step",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
         "stored-step-runs-again",
         "a later attempt runs a step again whose result is stored",
-        (Code("vox_mesh.jobs.steps.step_log:_kept", "return found", "return {}"),),
+        (Code("vox_mesh.jobs.steps.step_log:_kept", "in found.items()", "in ()"),),
         ("step-once",),
         ("steps",),
     ),

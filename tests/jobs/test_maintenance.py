@@ -31,6 +31,7 @@ from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.scheduling.maintenance import REFUSED, JobMaintenance
 from vox_mesh.jobs.scheduling.rules import Rules
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.manifest import Manifest
@@ -49,9 +50,11 @@ def keeper_of(node: MeshNode, tick_s: float = _NEVER_S, chance: float = 0.0) -> 
     """The keeper that a node runs."""
     crons = Crons(node.store, node.jobs, node.clock, lambda: node.rhythm)
     rules = Rules(node.store, node.jobs, node.clock, OpKinds())
-    return JobMaintenance(
-        node.store, node.clock, node.jobs, crons, rules, chance=lambda: chance, tick_s=tick_s
+    steps = StepServices.of(
+        node.store, node.jobs, node.messages.verifier.verify, node.features.is_known_to_all
     )
+    parts = (node.jobs, crons, rules, steps, lambda: chance, lambda: 0.0)
+    return JobMaintenance(node.store, node.clock, *parts, tick_s=tick_s)
 
 
 async def keep(node: MeshNode) -> None:

@@ -22,6 +22,7 @@ from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.runtime.archive_target import archive_target
+from vox_mesh.store.script import Op, Script
 from vox_mesh.store.targets.aws_signature import Credentials
 from vox_mesh.store.targets.s3_target import S3Target
 from vox_mesh.store.targets.target import FileTarget, FolderTarget
@@ -167,18 +168,34 @@ async def test_a_database_that_differs_from_its_archive_is_noticed(node: MeshNod
     assert any(f"entry {entry.id}" in each and "differ" in each for each in found)
 
 
-async def test_a_segment_that_does_not_follow_is_reported(node: MeshNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["junk", "far", "gap"])
+async def test_an_op_that_records_no_next_segment_is_skipped_and_named(
+    node: MeshNode, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     target = FolderTarget(tmp_path / "archive")
     archive = archive_of(node, target)
     (segment,) = await archive.run_once(0)
     last = (await node.oplog.tail(1))[-1]
-    (op,) = await node.oplog.tail(kind=ARCHIVE)
-    again = segment._replace(number=3, last_id=last.id)
-    await node.store.write(archive._ops.script(again, last.op_id, op))
-    (fault,) = await faults(node, None)
-    assert "segment 3 of the log does not follow the one before it" in fault
-    with pytest.raises(ArchiveFailed, match="does not follow"):
-        await archive.run_once(0)
+    bogus = segment._replace(number=2, after_id=segment.last_id, previous=segment.sha256, last_id=10**15)
+    payloads = {
+        "junk": '{"x":1}',
+        "far": bogus.payload,
+        "gap": bogus._replace(number=3, last_id=last.id).payload,
+    }
+    written = await node.store.write(Script(op=Op(ARCHIVE, payloads[kind], signed=True)))
+    reasons = {
+        "junk": "no segment is recorded",
+        "far": "segment 2 of the log has entries that were not written before it",
+        "gap": "segment 3 of the log does not follow the one before it",
+    }
+    assert await faults(node, None) == []
+    assert f"op skipped: {reasons[kind]}: op {written.key} of {node.identity.chain}" in caplog.text
+    (after,) = await archive.run_once(0)
+    assert (after.number, after.after_id) == (2, segment.last_id)
+    assert after.last_id > last.id
+    assert [each.number for each in await archive.run_once(0)] == [3]  # the op that recorded the second one
+    assert len((await archive.segments()).recorded) == 3
+    assert await faults(node, target) == []
 
 
 async def test_a_broken_log_is_not_archived(node: MeshNode, tmp_path: Path) -> None:
@@ -194,7 +211,7 @@ async def test_a_segment_is_refused_if_its_entries_were_lost_meanwhile(
     archive = archive_of(node, FolderTarget(tmp_path / "archive"))
     (segment,) = await archive.run_once(0)
     (op,) = await node.oplog.tail(kind=ARCHIVE)
-    script = archive._ops.script(segment._replace(number=2, last_id=10_000), op.op_id, op)
+    script = archive._ops.script(segment._replace(number=2, last_id=10_000), op.op_id, op.op_id)
     (verdict,) = await node.store.write_all([script])
     assert getattr(verdict, "reason", None) == "entries_lost"
 

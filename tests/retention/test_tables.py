@@ -69,7 +69,7 @@ FEW = {
     # The log, and what an entry of it is.
     *("agent_oplog", "deferred_ops"),
     # Removed when the job has ended, which is tested with questions; or with the session, tested there.
-    *("job_questions", "session_items"),
+    *("job_questions", "job_waits", "job_cleanups", "session_items"),
     # The newest ones, tested elsewhere: the next row follows from the last.
     *("store_epochs", "tempo_policies", "status_claims", "status_signatures", "bar_reports"),
 }

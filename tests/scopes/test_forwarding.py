@@ -217,6 +217,58 @@ async def test_arrivals_are_forgotten_after_a_month(pair: Pair) -> None:
     assert (await pair.east.store.read(count)).value == 0
 
 
+async def test_all_old_arrivals_are_forgotten_in_turns(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vox_mesh.messages.forwarder._FORGET_BATCH", 2)
+    monkeypatch.setattr("vox_mesh.messages.forwarder._FORGET_BATCHES", 3)
+    many = Statement(
+        "INSERT INTO scope_arrivals (scope_id, repository_id, origin, message_uuid, arrived_ms)"
+        " SELECT ?1, ?2, 'west', value, 1 FROM json_each('[1, 2, 3, 4, 5, 6, 7, 8, 9]')",
+        pair.east.store.mesh_id,
+    )
+    await pair.east.store.write(Script(many))
+    left = []
+    for _ in range(2):
+        await pair.to_west.run_once()
+        left.append((await pair.east.store.read("SELECT count(*) FROM scope_arrivals", fresh=True)).value)
+    assert left == [3, 0]
+
+
+async def test_no_local_agent_sends_as_one_of_a_scope(pair: Pair) -> None:
+    for sender in ("ann@west", "ann@east"):
+        with pytest.raises(BadValue, match="the name of a scope"):
+            await pair.east.messages.send("ben", 1, sender=sender)
+    await pair.east.messages.send("ben", 2, sender="ann@example.org")
+    assert [each.sender_agent for each in await _received(pair.east, "ben")] == ["ann@example.org"]
+
+
+async def test_a_notice_that_no_scope_takes_keeps_no_message_from_ending(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, keeper = pair.east.messages, pair.east._message_maintenance
+    await pair.east.supervisor.stop("message-maintenance")
+    expired = await messages.send("ben", 1, sender="ann", ttl="1h")
+    late = [
+        await messages.send("ben", 2, sender=sender, ack_within="1h") for sender in ("ann@nowhere", "ann")
+    ]
+    forwarded = await pair.west.messages.send("ben@east", 3, sender="ann", ack_within="1h")
+    await pair.to_east.run_once()
+    monkeypatch.setattr("vox_mesh.messages.outbound.MAX_OPEN", 0)  # as if too many waited for west
+    await pair.east.store.write(
+        Script(
+            Statement("UPDATE a2a_messages SET ack_by_ms = 1 WHERE ack_by_ms IS NOT NULL"),
+            Statement("UPDATE a2a_messages SET expires_ms = 1 WHERE expires_ms IS NOT NULL"),
+        )
+    )
+    assert {each.message_uuid for each in await messages.queries.overdue(unnotified=True)} == {
+        *(each.message_uuid for each in late),
+        forwarded.message_uuid,
+    }
+    await keeper.run_once()
+    assert (await messages.queries.get(expired.message_uuid)).state == "expired"
+    assert [each.msg_type for each in await _received(pair.east, "ann")] == ["mesh.overdue"]
+    assert await messages.queries.overdue(unnotified=True) == []
+
+
 async def test_a_full_inbox_keeps_messages_waiting(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vox_mesh.messages.scope_inbox.MAX_OPEN", 2)
     for number in range(3):

@@ -48,6 +48,7 @@ from vox_mesh.errors.jobs import JobNotSucceeded as JobNotSucceeded
 from vox_mesh.errors.jobs import NotAuthentic as NotAuthentic
 from vox_mesh.errors.jobs import StepFailed as StepFailed
 from vox_mesh.errors.jobs import StepOrderChanged as StepOrderChanged
+from vox_mesh.errors.jobs import StepTimedOut as StepTimedOut
 from vox_mesh.errors.jobs import TakenElsewhere as TakenElsewhere
 from vox_mesh.errors.locks import LockHeld as LockHeld
 from vox_mesh.errors.locks import LockLost as LockLost

@@ -59,6 +59,16 @@ class StepFailed(MeshError):
         self.step = step
 
 
+class StepTimedOut(MeshError):
+    """What a durable step has waited for did not come by its deadline; `step` is its name."""
+
+    code = "step_timed_out"
+
+    def __init__(self, message: str, *, step: str) -> None:
+        super().__init__(message, hint="catch it in the handler, or give the step a later deadline")
+        self.step = step
+
+
 class StepOrderChanged(MeshError):
     """A handler does not take the steps that an earlier attempt at its job has stored."""
 

@@ -22,6 +22,7 @@ from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
 from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
+from vox_mesh.jobs.steps.job_forks import JobForks
 from vox_mesh.jobs.steps.job_steps import JobSteps
 from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
@@ -42,7 +43,7 @@ from vox_mesh.model.jobs.records import Scheduled as Scheduled
 from vox_mesh.model.jobs.retry import retry_manifest
 from vox_mesh.model.rhythm.tempo import Until
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.nodes.nodes import Nodes
+from vox_mesh.nodes.nodes import Features, Nodes
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.grants.permit import MESH_PERMIT, Permit
@@ -115,6 +116,7 @@ class Jobs:
         signatures = AttemptSignatures(store, trusted_keys, lambda: writer.identity.key)
         self.checkpoints = JobCheckpoints(store, signatures)
         self.steps = JobSteps(store, signatures)
+        self.forks = JobForks(self.steps, self.find, self.schedule_all, Features(store, nodes, monotonic))
         self.questions = JobQuestions(
             store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
         )
@@ -285,9 +287,7 @@ class Jobs:
         """Schedule a terminal job again as a new job. Idempotent: a second call returns the same new job."""
         job = await self.find(reference)
         if not job.has_ended:
-            raise BadValue(
-                f"job {job.job_id} can't be retried: it is {job.state}", hint="wait until it has ended"
-            )
+            raise BadValue(f"job {job.job_id} can't be retried: it is {job.state}", hint="wait for its end")
         return (await self.retry_all([job]))[0]
 
     async def retry_all(self, jobs: Sequence[Job]) -> list[Scheduled]:

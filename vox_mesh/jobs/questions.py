@@ -17,6 +17,7 @@ from vox_mesh.model.jobs.claim_history import moved_jobs
 from vox_mesh.model.jobs.question import ANSWER, ESCALATE, check_answer
 from vox_mesh.model.jobs.question import AskedQuestion as AskedQuestion
 from vox_mesh.model.jobs.records import YIELD, Job
+from vox_mesh.model.jobs.steps.suspension import WAKE
 from vox_mesh.model.messages.records import ROLE
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.verification import READ_ERRORS
@@ -122,6 +123,12 @@ class JobQuestions:
         """Return the op that answers the last question of a job, with its `answer`, or `None`."""
         asked = await self.of(job.job_id)
         return None if asked is None else await self._signed_answer(asked)
+
+    async def is_closed(self, job: Job) -> bool:
+        """Return whether the last question of a job was closed without an answer."""
+        asked = await self.of(job.job_id)
+        entry = None if asked is None else await self._ends.find_op(asked.question_id)
+        return entry is not None and entry.kind == WAKE
 
     async def _signed_answer(self, asked: AskedQuestion) -> Mapping[str, Any] | None:
         entry = await self._ends.find_op(asked.question_id)

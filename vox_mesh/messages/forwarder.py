@@ -13,7 +13,7 @@ from vox_mesh.errors import MeshError
 from vox_mesh.messages.claims import Claims, firsts_of_pairs
 from vox_mesh.messages.outbound import SQL
 from vox_mesh.messages.scope_inbox import ArrivalVerdict, Fate, ScopeInbox
-from vox_mesh.messages.scripts import json
+from vox_mesh.messages.scripts import CHANGED, json
 from vox_mesh.model.messages.records import Message
 from vox_mesh.model.messages.scope_address import ScopeAddress
 from vox_mesh.nodes.clock import MeshClock
@@ -39,6 +39,7 @@ _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
 _FORGET_EACH_S: Final = 3_600.0
 _FORGET_BATCH: Final = 500
+_FORGET_BATCHES: Final = 20
 
 
 class Forwarder:
@@ -179,8 +180,14 @@ class Forwarder:
         """Forget arrivals, and look for old ones rarely: they are kept longer than any message may wait."""
         if self._monotonic() < self._forget_at:
             return
-        self._forget_at = self._monotonic() + _FORGET_EACH_S
         values = (*self._mesh, self._clock.now_ms, ARRIVALS_MS)
-        if (await self._store.read(SQL["has_old_arrivals"], values)).value:
-            forget = Statement(SQL["forget_arrivals"], (*self._mesh, ARRIVALS_MS, _FORGET_BATCH))
-            await self._store.write(Script(forget))
+        if not (await self._store.read(SQL["has_old_arrivals"], values)).value or await self._forget_old():
+            self._forget_at = self._monotonic() + _FORGET_EACH_S
+
+    async def _forget_old(self) -> bool:
+        """Forget old arrivals in batches. Return whether none are left; otherwise the next turn goes on."""
+        forget = Statement(SQL["forget_arrivals"], (*self._mesh, ARRIVALS_MS, _FORGET_BATCH))
+        for _ in range(_FORGET_BATCHES):
+            if (await self._store.write(Script(forget, answer=CHANGED))).rows.value < _FORGET_BATCH:
+                return True
+        return False

@@ -196,8 +196,8 @@ class Messages:
             raise BadValue(f"recipient must be an agent or a role, got {to!r}", hint="use broadcast")
         is_of_mesh = sender == MESH_AGENT and permit is not None
         sender = MESH_AGENT if is_of_mesh else self.agent_or_default(sender)
-        if self.scopes and AT in to:
-            await check_outbound(self._store, self.scopes, to)
+        if self.scopes and AT in sender + to:
+            await check_outbound(self._store, self.scopes, sender, to)
         if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
             raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
         if not is_of_mesh:

@@ -23,11 +23,23 @@ async def count_outbound(store: Store, scope: str | None) -> int:
     return waiting
 
 
-async def check_outbound(store: Store, known: Sequence[str], to: str) -> None:
+def _check_sender(known: Sequence[str], sender: str) -> None:
+    """Raise an error if a sender's name is that of an agent of a scope: it would pass for that agent."""
+    address = ScopeAddress.parse(sender)
+    if address is not None and address.scope in known:
+        raise BadValue(
+            f"sender {sender!r} must not end in @{address.scope}, the name of a scope",
+            hint=f"send as {address.inbox!r}: a recipient in another scope sees the scope of the sender",
+        )
+
+
+async def check_outbound(store: Store, known: Sequence[str], sender: str, to: str) -> None:
     """Raise an error if a message to another scope can't be sent: it is unknown, or too many wait for it.
 
-    The number is not exact: several senders may check it at the same time.
+    The number is not exact: several senders may check it at the same time. No local sender may have the
+    name of an agent of a scope.
     """
+    _check_sender(known, sender)
     address = ScopeAddress.parse(to)
     if address is None:
         return

@@ -28,6 +28,10 @@ def sql(name: str) -> str:
     return _SQL[name]
 
 
+CHANGED: Final = Answer(sql("changed"), columns=("changed",))
+"""Answers how many rows the last statement of a script has changed."""
+
+
 def _message_id(item: Item) -> str | int | None:
     return item["message_uuid"]
 

@@ -13,7 +13,7 @@ from tests.support.nodes.serving import ServedNode, serving_api
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole, come_and_go
 from tests.support.nodes.signing import SigningAgent, audience_of
 from tools.homes import FILE
-from vox_mesh import acting_as
+from vox_mesh import JobContext, acting_as
 from vox_mesh.http.api.api import OPERATIONS
 from vox_mesh.http.api.operations import Operation
 from vox_mesh.jobs.work.mcp_tasks import McpTask
@@ -53,6 +53,17 @@ async def _taken(node: MeshNode, kind: str, agent: str = "worker") -> tuple[str,
     return taken.job.job_id, taken.claim_token
 
 
+async def _stepped(node: MeshNode) -> str:
+    """A job with a stored step."""
+
+    @node.worker.handles("stepped")
+    async def work(context: JobContext) -> None:
+        await context.step("a", str)
+
+    async with node.worker.running():
+        return (await node.jobs.wait(await node.jobs.schedule("stepped"), timeout=PATIENCE_S)).job_id
+
+
 async def _asking_task(node: MeshNode, agent: str) -> McpTask:
     """A task of the agent which will be asked to answer it."""
     tasks = tasks_of(node)
@@ -70,7 +81,8 @@ async def _requests(served: ServedNode) -> Iterator[tuple[str, dict[str, str], A
     await node.locks.acquire("task:1", agent="eve", ttl=3_600.0)
     open_job, ended = [(await node.jobs.schedule("notes", n)).job_id for n in (1, 2)]
     others = [(await node.jobs.schedule("notes", n)).job_id for n in (3, 4)]
-    await node.jobs.abort(ended, others[1])
+    stopped = (await node.jobs.schedule("notes", 7)).job_id
+    await node.jobs.abort(ended, others[1], stopped)
     asking, token = await _taken(node, "asks")
     await node.work.report(asking, token, needs_input("Which?"))
     held, _ = await _taken(node, "held")
@@ -107,6 +119,8 @@ async def _requests(served: ServedNode) -> Iterator[tuple[str, dict[str, str], A
             ("answer_question", {"job": asking}, {"answer": "this"}),
             ("create_task", {}, {"manifest": {"kind": "notes", "payload": 6}}),
             ("answer_task", {"task": task.task_id}, {"question_id": task.question.question_id, "answer": 1}),
+            ("resume_job", {"job": stopped}, None),
+            ("fork_job", {"job": await _stepped(node)}, {"step": "a"}),
         ]
     )
 

@@ -186,6 +186,58 @@ async def test_a_failed_step_is_tried_again_with_its_job(local: MeshNode) -> Non
     assert await local.jobs.result(job) == 2
 
 
+async def test_steps_that_failed_in_gather_are_tried_again_with_their_job(node: MeshNode) -> None:
+    calls: list[str] = []
+
+    async def flaky(name: str) -> str:
+        calls.append(name)
+        if calls.count(name) == 1:
+            raise OSError("away")
+        return name
+
+    async def steady() -> str:
+        calls.append("steady")
+        await asyncio.sleep(0)
+        return "steady"
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        first = await context.step("first", lambda: 1)
+        flaky_steps = [context.step(name, flaky, name) for name in ("one", "two")]
+        return [first, *await context.gather(*flaky_steps, context.step("steady", steady))]
+
+    job = await done(node, max_attempts=2)
+    assert (job.state, job.failures) == ("succeeded", 1)
+    assert await node.jobs.result(job) == [1, "one", "two", "steady"]
+    assert sorted(calls) == ["one", "one", "steady", "two", "two"]
+    rows = await node.jobs.steps.verified(job.job_id)
+    assert rows == await node.jobs.steps.stored(job.job_id)
+    assert {row.place: row.state for row in rows} == dict.fromkeys((1, 2, 3, 4), "done")
+
+
+async def test_failures_in_gather_that_are_caught_are_the_same_in_later_attempts(local: MeshNode) -> None:
+    calls: list[str] = []
+    seen: list[str] = []
+
+    async def broken(name: str) -> None:
+        calls.append(name)
+        raise ValueError(name)
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        try:
+            await context.gather(context.step("one", broken, "one"), context.step("two", broken, "two"))
+        except StepFailed as error:
+            seen.append(str(error))
+        await context.step("go on", lambda: None)
+        if context.attempt == 1:
+            raise RuntimeError("again")
+
+    assert (await done(local)).state == "succeeded"
+    assert sorted(calls) == ["one", "two"]
+    assert seen == ["step one failed: ValueError: one"] * 2
+
+
 async def test_a_step_that_takes_too_long_has_failed(local: MeshNode) -> None:
     @local.worker.handles("work")
     async def handle(context: JobContext) -> Any:

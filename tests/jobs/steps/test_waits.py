@@ -106,6 +106,26 @@ async def test_a_job_waits_for_the_jobs_that_it_has_scheduled(node: MeshNode) ->
     assert (await rebuild.check(), rebuild.findings) == ([], [])
 
 
+async def test_a_child_that_failed_in_gather_is_scheduled_again_with_the_job(local: MeshNode) -> None:
+    runs: list[int] = []
+
+    @local.worker.handles("child")
+    async def child(context: JobContext) -> int:
+        runs.append(context.payload)
+        if context.payload == 1 and runs.count(1) == 1:
+            raise OSError("away")
+        return int(context.payload)
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        return await context.gather(*(context.run_job("child", each, max_attempts=1) for each in (1, 2)))
+
+    job = await done(local, max_attempts=2, backoff="20ms")
+    assert (job.state, job.failures) == ("succeeded", 1)
+    assert await local.jobs.result(job) == [1, 2]
+    assert sorted(runs) == [1, 1, 2]
+
+
 async def test_a_child_that_fails_is_an_error_in_its_parent(local: MeshNode) -> None:
     seen: list[str] = []
 

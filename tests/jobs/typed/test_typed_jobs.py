@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.jobs.jobs_in_hand import ops
 from tests.support.messages.messaging import PATIENCE_S
-from vox_mesh import JobContext, Manifest, MeshApp, acting_as
-from vox_mesh.errors import BadArguments, BadValue, JobNotSucceeded, StepFailed, WrongThread
+from vox_mesh import JobContext, Manifest, MeshApp, acting_as, load_settings
+from vox_mesh.errors import BadArguments, BadValue, JobNotSucceeded, NotKnown, StepFailed, WrongThread
 from vox_mesh.model.oplog.op_names import SET_KIND
 from vox_mesh.node import MeshNode
 
@@ -238,6 +238,31 @@ async def test_context_run_on_the_loop_is_refused_instead_of_waiting_for_itself(
 
     await mesh.jobs.result(await mesh.jobs.schedule("blocks"), timeout=PATIENCE_S)
     assert refused == ["wrong_thread"]
+
+
+async def test_a_job_of_another_app_is_scheduled_on_the_mesh_that_is_open_there() -> None:
+    ours, theirs = MeshApp(), MeshApp()
+
+    @theirs.job("bill.send")
+    async def send(number: int) -> int:
+        return number
+
+    @ours.job("bill.make")
+    async def make(number: int) -> list[str]:
+        other = await make.with_options(delay="1h").schedule(number + 1)
+        return [(await send.schedule(number)).job_id, other.job_id]
+
+    off = load_settings(_env_file=None, enabled=False)
+    async with ours.open(off) as one, one.worker.running():
+        await one.run_once()
+        with_theirs_closed, _ = await (await make.schedule(1)).result(timeout=PATIENCE_S)
+        assert (await one.jobs.find(with_theirs_closed)).kind == "bill.send"
+        async with theirs.open(off) as two:
+            sent, made = await (await make.schedule(2)).result(timeout=PATIENCE_S)
+            assert (await two.jobs.find(sent)).kind == "bill.send"
+            assert (await one.jobs.find(made)).kind == "bill.make"
+            with pytest.raises(NotKnown):
+                await one.jobs.find(sent)
 
 
 # --- limits of the kind ------------------------------------------------------------------------------

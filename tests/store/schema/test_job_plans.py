@@ -11,7 +11,10 @@ from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import open_store
 from vox_mesh.store.schema.statements import named
 
-NOUNS = ("jobs", "job_notes", "job_steps", "job_kinds", "crons", "rules", "artifacts")
+NOUNS = (
+    *("jobs", "job_notes", "job_steps", "job_waits", "job_cleanups", "job_kinds"),
+    *("crons", "rules", "artifacts"),
+)
 LARGE = "jobs|j|h|r|job_predecessors|d|agent_oplog|o|job_logs|job_notes|job_steps|job_claims|job_artifacts"
 ALL_OF_THEM = re.compile(rf"SCAN ({LARGE})\b(?! (USING|VIRTUAL))")
 MAY_LOOK_AT_ALL = {"list"}  # it goes back through all of them, until it has found enough

@@ -104,6 +104,8 @@ _WRITTEN: Final = {
     47: "INSERT INTO job_steps VALUES ('', '', 'job', 1, 1, 'a', 'call', 'done', '', 7, 1, 2, 'l', 'o', '')",
     52: "INSERT INTO conversations VALUES ('', '', 'graph', 'thread', 1)",
     53: "INSERT INTO session_items VALUES (1, '', '', 'session', '{}')",
+    54: "INSERT INTO job_waits VALUES ('', '', 'job', 1, 'op', 1, NULL, NULL, NULL, NULL, 0)",
+    55: "INSERT INTO job_cleanups VALUES ('', '', 'job')",
     41: "INSERT INTO mcp_tasks VALUES ('', '', 'hash', 'job', 'ada', NULL, 1)",
 }
 """What nodes write since each version."""

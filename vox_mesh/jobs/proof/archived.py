@@ -52,7 +52,6 @@ class ArchivedJobs:
         """
         wanted = JobReference(reference)
         segments = await SegmentOps(self._store, self._trusted_keys).read()
-        _refuse_faults(segments.faults)
         if not segments.recorded:
             return None
         archived = ArchivedLog(self._store, self._target, segments.recorded, await self._oplog.deleted())

@@ -11,6 +11,7 @@ from vox_mesh.errors import DatabaseUnavailable, IllegalTransition, MeshError, S
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.scheduling.crons import Crons
 from vox_mesh.jobs.scheduling.rules import Rules
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.work.takes import forget_takes
 from vox_mesh.jobs.work.task_rows import forget_tasks
@@ -31,6 +32,8 @@ _SPREAD_S: Final = 0.25
 """The time over which the nodes spread their runs, so that later ones see the changes of earlier ones."""
 
 _RETRY_DELAY_S: Final = 1.0
+_WAITS_FACTOR: Final = 9
+"""The least pause between two looks at what suspended jobs wait for, as a multiple of the time one takes."""
 
 
 class _PendingWork(NamedTuple):
@@ -40,21 +43,23 @@ class _PendingWork(NamedTuple):
     cron_ms: int | None
     awaits_ops: int
     has_rules: int
+    wake_ms: int | None
+    has_waits: int
 
     @property
     def next_ms(self) -> int | None:
         """Return the time in ms when the next work becomes due by time alone."""
-        times = (None if self.expiry_ms is None else self.expiry_ms + 1, self.cron_ms)
+        times = (None if self.expiry_ms is None else self.expiry_ms + 1, self.cron_ms, self.wake_ms)
         return min((each for each in times if each is not None), default=None)
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether there may be work at a time."""
         is_time = self.next_ms is not None and self.next_ms <= now_ms
-        return is_time or bool(self.awaits_ops or self.has_rules)
+        return is_time or bool(self.awaits_ops or self.has_rules or self.has_waits)
 
     @property
     def is_nothing(self) -> bool:
-        return self.next_ms is None and not self.awaits_ops and not self.has_rules
+        return self.next_ms is None and not (self.awaits_ops or self.has_rules or self.has_waits)
 
 
 class JobMaintenance:
@@ -67,8 +72,10 @@ class JobMaintenance:
         jobs: Jobs,
         crons: Crons,
         rules: Rules,
-        *,
+        steps: StepServices,
         chance: Callable[[], float],
+        monotonic: Callable[[], float],
+        *,
         tick_s: float,
     ) -> None:
         self._store = store
@@ -77,14 +84,18 @@ class JobMaintenance:
         self._jobs = jobs
         self._crons = crons
         self._rules = rules
+        self._steps = steps
         self._chance = chance
+        self._monotonic = monotonic
         self._tick_s = tick_s
+        self._look_for_waits_at = 0.0
         self._ran_ms: int | None = None
 
     async def run(self) -> None:
         """Run maintenance until cancelled: when work becomes due, after commits, and every tick."""
         async for turn in self._store.but_heartbeats.changes():
             turn.debounce_s = _SPREAD_S * self._chance()
+            self._steps.noted.clear()
             try:
                 await self._schedule(turn, await self._run_turn())
             except (StaleIncarnation, StoreClosed):
@@ -128,10 +139,28 @@ class JobMaintenance:
             await self._crons.fire_due()
         if work.has_rules:
             await self._rules.fire()
+        is_time = work.wake_ms is not None and work.wake_ms <= now_ms
+        if is_time or (work.has_waits and self._monotonic() >= self._look_for_waits_at):
+            await self._keep_suspended()
+
+    async def _keep_suspended(self) -> None:
+        """Wake the jobs that have waited for what has come, and clean up after aborted ones.
+
+        The more of them there are, the less often.
+        """
+        began = self._monotonic()
+        for _ in range(_MAX_BATCHES):
+            if not await self._steps.waits.wake_due():
+                break
+        await self._steps.cleanups.run_due()
+        now = self._monotonic()
+        self._look_for_waits_at = now + _WAITS_FACTOR * (now - began)
 
     async def _tidy(self) -> None:
         """Keep questions, and remove what is over."""
         await self._keep_questions()
+        await self._steps.waits.forget()
+        await self._steps.cleanups.forget()
         await forget_takes(self._store)
         await forget_tasks(self._store, self._clock.now_ms)
         await forget_reservations(self._store)
@@ -143,7 +172,10 @@ class JobMaintenance:
     async def _schedule(self, turn: ChangeLoop, work: _PendingWork) -> None:
         """Start the next turn when there may be work."""
         if work.is_nothing:  # watching commits has a cost on some backends, and the next tick is soon
-            await turn.pause(self._tick_s)
+            if await self._steps.is_noted_within(self._tick_s):
+                turn.wait_at_most(self._tick_s)
+            else:
+                turn.wake()
             return
         wait_s = self._tick_s
         if work.next_ms is not None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import BadValue, MeshError, Refused, StepOrderChanged
+from vox_mesh.errors import (
+    BadValue,
+    DatabaseUnavailable,
+    MeshError,
+    Refused,
+    StaleClaim,
+    StepOrderChanged,
+)
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
 from vox_mesh.jobs.steps.job_steps import STEPS_LOST, JobSteps
 from vox_mesh.jobs.steps.settled_writes import write_settled
@@ -21,11 +29,20 @@ from vox_mesh.model.jobs.steps.step_row import (
     StepState,
     by_place,
 )
+from vox_mesh.model.jobs.steps.suspension import Suspended
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
+_log = logging.getLogger(__name__)
+
+_RETRY_DELAY_S: Final = 1.0
 _UNSIGNED: Final = ("", "", None)
+_MAX_TAKEN: Final = 100
+"""The rows of another job that are stored in one write."""
+
+_LAST_BEGUN: Final = "last_begun"
+"""In the row of a final failure: the last place that had begun when the handler learned of it."""
 
 
 class Place(NamedTuple):
@@ -41,6 +58,7 @@ class Place(NamedTuple):
 class _Append(NamedTuple):
     row: StepRow
     artifact: Artifact | None
+    effects: Sequence[Statement]
     written: asyncio.Future[None]
 
 
@@ -63,11 +81,12 @@ class StepLog:
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
-        self._fence = fence
+        self.fence: Final = fence
         self.rows = list(rows)
         """The rows that are stored, in order."""
         self._by_place = _kept(rows, job)
         self._count = 0
+        self._only: frozenset[int] | None = None
         self._pending: list[_Append] = []
         self._waiting: dict[int, StepRow] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -75,13 +94,38 @@ class StepLog:
         """Whether the table may have rows that are not believed; the first write removes them."""
         self._failure: Exception | None = None
 
+    # --- the steps of another job ----------------------------------------------------------------
+
+    async def take_over(self, rows: Sequence[StepRow], effects: Sequence[Statement]) -> None:
+        """Store rows of another job as those of this one, as far as no earlier attempt has."""
+        own = [row._replace(claim_token=self._job.claim_token, signature=None) for row in rows]
+        for start in range(len(self.rows), len(own), _MAX_TAKEN):
+            failure = await self._write_rows(own[start : start + _MAX_TAKEN], effects)
+            if failure is not None:
+                raise failure
+        self._by_place = _kept(self.rows, self._job)
+
+    def limit_to(self, rows: Sequence[StepRow]) -> None:
+        """Take only the steps of these rows: at any other one, the handler is suspended."""
+        self._only = frozenset(row.place for row in rows)
+
+    def lift_limit(self) -> None:
+        """Go on with the steps after those."""
+        self._count = max(self._only or (0,))
+        self._only = None
+
     # --- places ----------------------------------------------------------------------------------
 
     def next(self, name: str, kind: StepKind) -> Place:
-        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there."""
+        """Return the place of the next step. Raises `StepOrderChanged` if another step is stored there.
+
+        Raises `Suspended` at a step to which the attempt may not go.
+        """
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
             raise BadValue(f"the name of a step must have 1 to {MAX_NAME} printable characters, got {name!r}")
         self._count += 1
+        if self._only is not None and self._count not in self._only:
+            raise Suspended([])
         stored = self._by_place.get(self._count)
         if stored is not None and (stored.name, stored.kind) != (name, kind):
             raise StepOrderChanged(
@@ -109,11 +153,20 @@ class StepLog:
     # --- rows ------------------------------------------------------------------------------------
 
     async def append(
-        self, place: Place, state: StepState, document: Mapping[str, Any], artifact: Artifact | None = None
+        self,
+        place: Place,
+        state: StepState,
+        document: Mapping[str, Any],
+        artifact: Artifact | None = None,
+        effects: Sequence[Statement] = (),
     ) -> None:
-        """Store a row. It is durable on return. Raises `StaleClaim` if the claim is over."""
+        """Store a row, together with its effects. It is durable on return.
+
+        Raises `StaleClaim` if the claim is over. While the database is unavailable it waits: the loss of the
+        claim cancels the attempt.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Append(self._row(place, state, document), artifact, written))
+        self._pending.append(_Append(self._row(place, state, document), artifact, effects, written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all(), name="vox-mesh-steps")
         await written
@@ -136,10 +189,19 @@ class StepLog:
             *(self._job.claim_token, *times, *_UNSIGNED),
         )
 
+    async def close(self) -> None:
+        """Write nothing more: the attempt has ended."""
+        self._failure = StaleClaim(StaleClaim.code, statement=0)
+        if (writing := self._writing) is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
+            for each in self._pending:
+                each.written.cancel()
+            self._writing, self._pending = None, []
+
     async def _write_all(self) -> None:
         """Write what is pending until nothing is; after a failure, nothing more is written."""
-        while self._pending:
-            batch, self._pending = self._pending, []
+        while batch := tuple(self._pending):
             try:
                 self._failure = self._failure or await self._write(batch)
             except Exception as error:  # every caller must get an answer
@@ -151,14 +213,19 @@ class StepLog:
                     each.written.set_result(None)
                 else:
                     each.written.set_exception(self._failure)
+            del self._pending[: len(batch)]
         self._writing = None
 
     async def _write(self, batch: Sequence[_Append]) -> MeshError | None:
-        if len(self.rows) + len(batch) > MAX_STEPS:
-            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
-        rows = self._linked([each.row for each in batch])
         others = [] if artifacts is None else [artifacts]
+        others += [effect for each in batch for effect in each.effects]
+        return await self._write_rows([self._with_last_begun(each.row) for each in batch], others)
+
+    async def _write_rows(self, new: Sequence[StepRow], others: Sequence[Statement]) -> MeshError | None:
+        if len(self.rows) + len(new) > MAX_STEPS:
+            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
+        rows = self._linked(new)
         failure = await self._settle(self._after_stored(rows), others)
         if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
             failure = await self._settle(self._all_again(rows), others)
@@ -167,8 +234,21 @@ class StepLog:
             self._may_be_more = False
         return failure
 
+    def _with_last_begun(self, row: StepRow) -> StepRow:
+        """Return a row that, if its step failed for good, names the last place that has begun until now."""
+        if not _is_final_failure(row):
+            return row
+        return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
+
     async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
-        return await write_settled(self._store, Script(self._fence(), *rows, *others))
+        script = Script(self.fence(), *rows, *others)
+        has_logged = False
+        while isinstance(failure := await write_settled(self._store, script), DatabaseUnavailable):
+            if not has_logged:
+                has_logged = True
+                _log.warning("steps not stored yet: job_id=%s: %s", self._job.job_id, failure.line)
+            await asyncio.sleep(_RETRY_DELAY_S)
+        return failure
 
     def _after_stored(self, rows: Sequence[StepRow]) -> list[Statement]:
         """Return the statements that append rows to the ones that are stored."""
@@ -194,15 +274,24 @@ class StepLog:
 
 
 def _kept(rows: Sequence[StepRow], job: Job) -> dict[int, StepRow]:
-    """Return the last row of each place.
+    """Return the last row of each place, without the steps that are tried again with their job.
 
-    A step that failed for good is left out if no later one is stored and its attempt failed: with its job,
-    it is tried again.
+    They failed for good, their attempt failed, and no stored step began after it: the handler did not go on.
     """
     found = by_place(rows)
-    last = found.get(max(found, default=0))
-    if last is not None and last.state == StepState.FAILED:
-        failed = last.document
-        if failed.get("retry_ms") is None and failed["job_failures"] < job.failures:
-            del found[last.place]
-    return found
+    last = max(found, default=0)
+    return {place: row for place, row in found.items() if not _is_tried_again(row, last, job)}
+
+
+def _is_tried_again(row: StepRow, last: int, job: Job) -> bool:
+    if not _is_final_failure(row):
+        return False
+    failure = row.document
+    if failure["job_failures"] >= job.failures:
+        return False
+    last_begun: int = failure.get(_LAST_BEGUN, row.place)  # earlier versions don't store it
+    return last_begun >= last
+
+
+def _is_final_failure(row: StepRow) -> bool:
+    return row.state == StepState.FAILED and row.document.get("retry_ms") is None

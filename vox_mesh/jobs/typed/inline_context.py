@@ -24,6 +24,7 @@ from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import BLAKE3
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import DEFAULT_BACKOFF_MS, DEFAULT_PRIORITY, Job, JobState
+from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.script import Statement, new_key
@@ -111,19 +112,51 @@ class InlineContext(JobContext):
                     ) from error
         raise BadValue(f"retries must be at least 0, got {retries}")
 
+    async def on_cancel(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Do nothing: the job can't be aborted."""
+
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Return at once."""
         seconds_of("duration", duration)
 
-    async def ask(self, question: Question | str, *, name: str = "ask") -> Any:
+    async def ask(
+        self, question: Question | str, *, deadline: Duration | None = None, name: str = "ask"
+    ) -> Any:
         """Raise `BadValue`: there is no mesh to ask in."""
         _refuse("context.ask")
 
     async def run_job(
-        self, kind: str, payload: Any = None, *, name: str | None = None, **options: Any
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        deadline: Duration | None = None,
+        name: str | None = None,
+        **options: Any,
     ) -> Any:
         """Raise `BadValue`: there is no worker. `run_child` of a typed job runs it here."""
         _refuse("context.run_job")
+
+    async def wait_message(
+        self,
+        *,
+        thread: str | None = None,
+        msg_type: str | None = None,
+        to: str | None = None,
+        deadline: Duration | None = None,
+        name: str = "message",
+    ) -> Message:
+        """Raise `BadValue`: there is no mesh."""
+        _refuse("context.wait_message")
 
     async def now(self) -> datetime:
         """Return the time of this machine."""

@@ -56,7 +56,7 @@ class JobDecorator:
 
     def __call__(self, function: Callable[..., Any]) -> TypedJob[..., Any]:
         """Return the function as a typed job. Raises `BadValue` if a job can't have its parameters."""
-        called = JobFunction(self._kind, function)
+        called = JobFunction(self._kind, function, self._handlers)
         if self._handlers is not None:
             self._handlers.add(Handler(self._kind, called.handler, **self._limits))
         return TypedJob(called, self._options, self._find_jobs)

@@ -13,6 +13,7 @@ from vox_mesh.jobs.typed.job_signature import JobSignature
 from vox_mesh.jobs.typed.running_job import running
 from vox_mesh.jobs.worker.attempt import GiveUp
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.handlers import HandlerSet
 
 
 class UnfitPayload(GiveUp):
@@ -31,9 +32,10 @@ class UnfitPayload(GiveUp):
 class JobFunction:
     """The function of a typed job."""
 
-    def __init__(self, kind: str, function: Callable[..., Any]) -> None:
-        """Raises `BadValue` if a job can't have its parameters."""
+    def __init__(self, kind: str, function: Callable[..., Any], handlers: HandlerSet | None) -> None:
+        """`handlers`: where it is registered. Raises `BadValue` if a job can't have its parameters."""
         self.kind: Final = kind
+        self._handlers = handlers
         self.function: Final = function
         self.signature: Final = JobSignature(kind, function)
         self._is_async = inspect.iscoroutinefunction(function)
@@ -45,13 +47,13 @@ class JobFunction:
 
     async def _handle_async(self, context: JobContext) -> Any:
         arguments = self._arguments(context)
-        with running(context):
+        with running(context, self._handlers):
             result = await self.function(*arguments.args, **arguments.kwargs)
         return self.signature.result_as_json(result)
 
     def _handle(self, context: JobContext) -> Any:
         arguments = self._arguments(context)
-        with running(context):
+        with running(context, self._handlers):
             result = self.function(*arguments.args, **arguments.kwargs)
         return self.signature.result_as_json(result)
 

@@ -5,22 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, NamedTuple
 
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.handlers import HandlerSet
 
-_RUNNING: Final[ContextVar[JobContext | None]] = ContextVar("vox_mesh_running_job", default=None)
+
+class _RunningJob(NamedTuple):
+    context: JobContext
+    handlers: HandlerSet | None
+    """Where its function is registered."""
 
 
-def running_job() -> JobContext | None:
-    """Return the context of the job whose function runs, or `None` outside of one."""
-    return _RUNNING.get()
+_RUNNING: Final[ContextVar[_RunningJob | None]] = ContextVar("vox_mesh_running_job", default=None)
+
+
+def running_job(handlers: HandlerSet, *, is_open: bool) -> JobContext | None:
+    """Return the context of the running job, if the jobs of an app are scheduled on its mesh, or `None`.
+
+    The running job is one of the app with these handlers, or the app itself has no open mesh (`is_open`).
+    """
+    running = _RUNNING.get()
+    if running is None or (is_open and running.handlers is not handlers):
+        return None
+    return running.context
 
 
 @contextmanager
-def running(context: JobContext) -> Iterator[None]:
-    """Run the code of the block as the function of a job."""
-    token = _RUNNING.set(context)
+def running(context: JobContext, handlers: HandlerSet | None) -> Iterator[None]:
+    """Run the code of the block as the function of a job, which is registered in `handlers`."""
+    token = _RUNNING.set(_RunningJob(context, handlers))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import AWAY, MeshError
 from vox_mesh.jobs.exec.command import Command, run_command
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.proof.artifacts import Artifacts
@@ -23,7 +23,7 @@ from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.proof import CommandAttestation, environment_hash
 from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
-from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.records import Job, JobState, interrupted_too_often
 from vox_mesh.model.jobs.steps.step_summary import StepSummary
 from vox_mesh.model.jobs.steps.suspension import Suspended, suspension_in
 from vox_mesh.nodes.clock import MeshClock
@@ -114,6 +114,8 @@ async def _run(
         return AttemptResult(job, JobState.PENDING, NEEDS_INPUT, delay_ms=0, question=error.question)
     except GiveUp as error:
         return failed(error.reason, may_retry=False)
+    except AWAY as error:
+        return _interrupted(job, error)
     except MeshError as error:
         return failed(error.line)
     except BaseException as error:  # no exception of the work may end the worker
@@ -124,16 +126,26 @@ async def _run(
 
 def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
     """Return the result of an attempt whose job goes on when what its steps wait for has come."""
-    now_ms, until_ms = context.now_ms, suspended.until_ms
+    wake = context.steps.wake_of(suspended)
+    now_ms, until_ms = context.now_ms, suspended.until_ms if wake is None else None
     return AttemptResult(
         context.job,
         JobState.PENDING,
         suspended.reason,
         delay_ms=0 if until_ms is None else max(0, until_ms - now_ms),
         question=suspended.question,
-        awaited_jobs=suspended.job_ids,
-        step_rows=context.steps.log.waiting_rows(),
+        awaited_jobs=suspended.job_ids if wake is None else (),
+        wake=wake,
+        step_rows=context.steps.recorded_waits(wake, has_children=bool(suspended.job_ids)),
     )
+
+
+def _interrupted(job: Job, error: MeshError) -> AttemptResult:
+    """Return the result of an attempt that the database has interrupted: the work has not failed."""
+    if job.may_be_interrupted:
+        return AttemptResult(job, JobState.PENDING, error.line, is_interrupted=True)
+    reason = interrupted_too_often(job.max_interruptions, error.line)
+    return AttemptResult(job, JobState.FAILED, reason, may_retry=False)
 
 
 async def _run_work(work: Work) -> AttemptResult:
@@ -164,6 +176,8 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
+    if context.steps.is_cleanup:
+        return await _run_compensations(context, handler)
     try:
         result = await _call_handler(context, handler)
         context.steps.log.check_complete()
@@ -173,6 +187,18 @@ async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
         result = context.limits.covering_result
     if result is not None:
         await context.keep(RESULT, canonical(result).encode(), _JSON)
+    return AttemptResult(context.job, JobState.SUCCEEDED)
+
+
+async def _run_compensations(context: JobContext, handler: Handler) -> AttemptResult:
+    """Call a handler up to where its job was aborted, and then its compensations."""
+    context.steps.begin_cleanup()
+    stopped_by: BaseException | None = None
+    try:
+        await _call_handler(context, handler)
+    except (Suspended, Exception, BaseExceptionGroup) as error:
+        stopped_by = error
+    await context.steps.compensate(stopped_by)
     return AttemptResult(context.job, JobState.SUCCEEDED)
 
 

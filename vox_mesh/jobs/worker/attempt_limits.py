@@ -373,7 +373,7 @@ class AttemptLimits:
     def _apply_limits(self, result: AttemptResult) -> AttemptResult:
         """Return the result as failed if a limit stopped it, and without a retry if none is left."""
         if self._stop_error is not None:
-            result = result._replace(state=JobState.FAILED, reason=self._stop_error.line, delay_ms=None)
+            result = result.cut_off(self._stop_error.line)
         may_retry = result.may_retry and not isinstance(self._stop_error, OverBudget)
         if self._score is not None:
             defers = DEFER in self._score.escalation.on_overrun or self._stop_error is None

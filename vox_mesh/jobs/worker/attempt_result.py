@@ -13,6 +13,7 @@ from vox_mesh.model.jobs.proof import AgentAttestation, CommandAttestation, sani
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.model.jobs.steps.step_summary import StepSummary
+from vox_mesh.model.jobs.steps.suspension import Wake
 from vox_mesh.model.rhythm.costs import NOTHING, PhraseEnd, PhraseOutcome, Resources
 from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
 from vox_mesh.store.script import Statement
@@ -68,6 +69,8 @@ class AttemptResult(NamedTuple):
     """What must be answered before the job can go on."""
     awaited_jobs: Sequence[str] = ()
     """The jobs that must end before the job can go on."""
+    wake: Wake | None = None
+    """The op that wakes the job, if one of its own does."""
     step_rows: Sequence[Statement] = ()
     """The statements that store what its steps wait for."""
     steps: StepSummary | None = None
@@ -95,6 +98,10 @@ class AttemptResult(NamedTuple):
             return self.job.may_be_interrupted
         has_another = self.may_retry and self.job.failures + 1 < self.job.max_attempts
         return self.state is JobState.FAILED and has_another
+
+    def cut_off(self, reason: str) -> AttemptResult:
+        """Return the result of the attempt if a limit has stopped it."""
+        return self._replace(state=JobState.FAILED, reason=reason, delay_ms=None, is_interrupted=False)
 
     def ended_job(self) -> Job:
         """Return the job as the op that was written has ended it."""

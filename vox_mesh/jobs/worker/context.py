@@ -26,6 +26,8 @@ from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
 from vox_mesh.model.jobs.proof import CommandAttestation
 from vox_mesh.model.jobs.question import Question
 from vox_mesh.model.jobs.records import INFERENCE, Job
+from vox_mesh.model.jobs.steps.suspension import AwaitedMessage
+from vox_mesh.model.messages.records import Message
 from vox_mesh.model.rhythm.usage import Usage
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.script import Op, Script, Statement, guard
@@ -163,23 +165,77 @@ class JobContext:
         call = partial(function, *args, **kwargs)
         return await self.steps.call(name, call, values, retries, backoff, timeout)
 
+    async def on_cancel(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Register a compensation: if the job is aborted from now on, a worker calls the function.
+
+        It is durable on return. The last one that was registered is called first, each as a step of a job
+        that follows the aborted one. Register it before the step whose effect it undoes.
+        """
+        call = partial(function, *args, **kwargs)
+        given = name or str(getattr(function, "__name__", "compensation"))
+        await self.steps.on_cancel(given, call, retries, backoff, timeout)
+
     async def sleep(self, duration: Duration, *, name: str = "sleep") -> None:
         """Suspend the job without a worker; it goes on when the time has passed, on any worker."""
         await self.steps.sleep(duration, name)
 
-    async def ask(self, question: Question | str, *, name: str = "ask") -> Any:
-        """Ask a person or an agent, suspend the job without a worker, and return the answer."""
+    async def ask(
+        self, question: Question | str, *, deadline: Duration | None = None, name: str = "ask"
+    ) -> Any:
+        """Ask a person or an agent, suspend the job without a worker, and return the answer.
+
+        Raises `StepTimedOut` if it is not answered within `deadline`.
+        """
         asked = Question(question) if isinstance(question, str) else question
-        return await self.steps.ask(asked.checked(), name)
+        return await self.steps.ask(asked.checked(), deadline, name)
 
     async def run_job(
-        self, kind: str, payload: Any = None, *, name: str | None = None, **options: Any
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        deadline: Duration | None = None,
+        name: str | None = None,
+        **options: Any,
     ) -> Any:
         """Schedule a job once, suspend this one until it has ended, and return its result.
 
-        `options` are those of a manifest, such as `priority` or `max_attempts`. Raises `JobNotSucceeded`.
+        `options` are those of a manifest, such as `priority` or `max_attempts`. Raises `JobNotSucceeded`, and
+        `StepTimedOut` if it has not ended within `deadline`; it goes on.
         """
-        return await self.steps.run_job(kind, payload, options, name or kind)
+        return await self.steps.run_job(kind, payload, options, deadline, name or kind)
+
+    @property
+    def inbox(self) -> str:
+        """Return the address of messages to this job."""
+        return f"job:{self.job.ulid}"
+
+    async def wait_message(
+        self,
+        *,
+        thread: str | None = None,
+        msg_type: str | None = None,
+        to: str | None = None,
+        deadline: Duration | None = None,
+        name: str = "message",
+    ) -> Message:
+        """Suspend the job until a message has come, and return it: no other recipient gets it.
+
+        It is one in a thread, to any recipient, or without `thread` one to `to`, by default to `inbox`.
+        `msg_type`: of this type only. Raises `StepTimedOut` if none has come within `deadline`.
+        """
+        receiver = to or ("" if thread is not None else self.inbox)
+        awaited = AwaitedMessage.of(thread, msg_type, receiver)
+        return await self.steps.wait_message(awaited, deadline, name)
 
     async def gather(self, *steps: Awaitable[Any]) -> list[Any]:
         """Run steps at the same time, and return their results. The job is suspended until all can go on."""
@@ -336,7 +392,8 @@ class JobContext:
             self._loop.call_soon_threadsafe(function, *args)
 
     async def close(self) -> None:
-        """Write the pending progress and log lines."""
+        """Write the pending progress and log lines, and no more steps."""
+        await self.steps.log.close()
         await self._notebook.close()
 
 

@@ -15,9 +15,9 @@ from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.progress import Notebook
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.steps.child_jobs import ChildJobs
 from vox_mesh.jobs.steps.step_log import StepLog
 from vox_mesh.jobs.steps.step_runner import StepRunner
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.worker.attempt import GiveUp, NeedsInput, Yield, run_attempt, run_handler, run_job_command
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.attempt_result import AttemptResult
@@ -31,6 +31,7 @@ from vox_mesh.jobs.worker.limit_services import Work
 from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
+from vox_mesh.model.jobs.steps.step_origin import StepOrigin
 from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
 from vox_mesh.observability.log_context import job_context, job_scope
 from vox_mesh.rhythm.token_ledger import AttemptCharge
@@ -107,7 +108,7 @@ class Executor:
         leases: Leases,
         finisher: Finisher,
         reconciler: ClaimReconciler,
-        children: ChildJobs,
+        steps: StepServices,
         chance: Callable[[], float],
         on_free: Callable[[], None],
         is_process_ending: Callable[[], bool],
@@ -121,7 +122,7 @@ class Executor:
         self._leases = leases
         self._finisher = finisher
         self._reconciler = reconciler
-        self._children = children
+        self._steps = steps
         self._chance = chance
         self._on_free = on_free
         self._is_process_ending = is_process_ending
@@ -229,11 +230,14 @@ class Executor:
             job,
             clock,
             self._artifacts,
-            self._children,
+            self._steps,
+            StepOrigin.in_core(core),
             answer,
+            answer is None and job.attempts > 1 and await self._jobs.questions.is_closed(job),
             self._chance,
             _CONTROL,
         )
+        await steps.take_over(self._jobs.forks.taken_over)
         given = None if answer is None else answer["answer"]
         return JobContext(
             *(job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, steps),

@@ -223,7 +223,10 @@ class Finisher:
         if result.reason is not None:
             item["reason"] = sanitize_error(result.reason)
         if result.question is not None:
-            item["question"] = result.question.document(new_key(), now_ms)
+            question_id = new_key() if result.wake is None else result.wake.op_id
+            item["question"] = result.question.document(question_id, now_ms)
+        elif result.wake is not None:
+            item["after"] = [[result.wake.op_id, "op"]]
         if result.awaited_jobs:
             item["after"] = [[job_id, "end"] for job_id in result.awaited_jobs]
         if result.delay_ms is not None:

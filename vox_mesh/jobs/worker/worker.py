@@ -17,7 +17,7 @@ from vox_mesh.heartbeat.presence import Presence
 from vox_mesh.jobs.exec.policy import ExecPolicy
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.proof.artifacts import Artifacts
-from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.worker.capacity import DEFAULT_CONCURRENCY, Capacity
 from vox_mesh.jobs.worker.chooser import Chooser
 from vox_mesh.jobs.worker.claim_loop import ClaimLoop
@@ -62,7 +62,7 @@ class Worker(RenamedAttributes):
         policy: ExecPolicy | None,
         policy_roots: PolicyRoots | None,
         send_heartbeat: Callable[[], Awaitable[object]],
-        children: ChildJobs,
+        steps: StepServices,
         chance: Callable[[], float],
         tick_s: float,
     ) -> None:
@@ -91,7 +91,7 @@ class Worker(RenamedAttributes):
             leases=leases,
             finisher=finisher,
             reconciler=reconciler,
-            children=children,
+            steps=steps,
             chance=chance,
             on_free=self._attempt_ended,
             is_process_ending=lambda: any(task.cancelling() for task in self._tasks[-1:]),

@@ -23,6 +23,10 @@ ARTIFACTS_KNOWN: Final = 50
 """The schema version since which nodes note the use of artifacts, and know that they may be removed."""
 
 
+CLEANUPS_KNOWN: Final = 55
+"""The schema version since which nodes know jobs that begin with the steps of others."""
+
+
 class Feature(NamedTuple):
     """A feature, and the schema version since which nodes know it."""
 
@@ -37,6 +41,7 @@ FEATURES: Final = (
     Feature("steps that wait for jobs", CHILDREN_KNOWN),
     Feature("deletion of archived entries", DELETIONS_KNOWN),
     Feature("retention of artifacts", ARTIFACTS_KNOWN),
+    Feature("forks and compensations", CLEANUPS_KNOWN),
 )
 
 

@@ -73,7 +73,7 @@ class Segment(NamedTuple):
         except (TypeError, ValueError, AttributeError, KeyError):
             is_valid = False
         if not is_valid:
-            raise BadValue(f"op {entry.op_id} records no segment")
+            raise BadValue("no segment is recorded")
         return segment
 
     @property

@@ -105,6 +105,8 @@ OTHERWISE: Final[Mapping[str, str]] = {
     "scope_arrivals": "pruned by the node that forwards messages between scopes",
     "job_takes": "removed with its claim",
     "job_questions": "removed when the job has ended",
+    "job_cleanups": "removed when the job has ended, and all is cleaned up",
+    "job_waits": "removed when the job is woken or has ended",
     "mcp_tasks": "pruned 7 days after the job has ended",
     "job_counts": "a row for each kind and state that has jobs",
     "job_kinds": "a row for each kind with rules",

@@ -76,21 +76,15 @@ class LogArchive:
 
     async def check_newest(self) -> None:
         """Raise `ArchiveFailed` unless the archive has the newest segment: it may be an earlier copy."""
-        last = (await self._read_segments()).last
+        last = (await self._ops.read()).last
         if last is not None:
             async with self.target.get(last.file_name, last.bytes) as path:
                 await asyncio.to_thread(SegmentReader(path, self._store.mesh_id, last).check_file)
 
     async def _has_due(self, until_ms: int) -> bool:
-        last = (await self._read_segments()).last
+        last = (await self._ops.read()).last
         first = await self._pages.after(0 if last is None else last.last_id, limit=1)
         return bool(first) and first[0].time_ms <= until_ms
-
-    async def _read_segments(self) -> RecordedSegments:
-        found = await self._ops.read()
-        if found.faults:
-            raise ArchiveFailed(found.faults[0], hint="run `vox-mesh oplog verify --archive`")
-        return found
 
     async def _refuse_if_broken(self) -> None:
         for report in await self._verify():
@@ -102,7 +96,7 @@ class LogArchive:
 
     async def _archive_next(self, until_ms: int, max_entries: int) -> Segment | None:
         """Archive the next segment; `None` if another process has done so, or if none is due."""
-        before = await self._read_segments()
+        before = await self._ops.read()
         with tempfile.TemporaryDirectory(prefix="vox-mesh-archive-") as folder:
             path = Path(folder) / _DRAFT
             segment, last = await self._write(path, before.last, until_ms, max_entries)
@@ -110,7 +104,7 @@ class LogArchive:
                 return None
             await self.target.put(segment.file_name, path)
         await self._read_back(segment)
-        script = self._ops.script(segment, last.op_id, before.recorded[-1].entry if before.recorded else None)
+        script = self._ops.script(segment, last.op_id, before.last_op)
         try:
             await self._store.write(script)
         except Refused as refused:

@@ -32,10 +32,14 @@ class RecordedSegment(NamedTuple):
 
 
 class RecordedSegments(NamedTuple):
-    """The segments in their order, and what is wrong with the ops that record them."""
+    """The segments in their order, and the ops that record none."""
 
     recorded: Sequence[RecordedSegment]
-    faults: Sequence[str]
+    skipped: Sequence[str]
+    """Why ops are skipped, one line for each."""
+
+    last_op: str | None
+    """The last op about segments, skipped or not."""
 
     @property
     def last(self) -> Segment | None:
@@ -52,34 +56,50 @@ class SegmentOps:
         self._pages = Pages(store)
 
     async def read(self) -> RecordedSegments:
-        """Return the segments whose ops their authors have signed, up to the first that does not follow."""
+        """Return the segments whose ops their authors have signed.
+
+        Any node may write such an op, so one that does not follow the last segment is skipped: it must not
+        keep others from archiving.
+        """
         recorded: list[RecordedSegment] = []
+        skipped: list[str] = []
+        last_op: str | None = None
         async for entry in self._pages.segments():
+            last_op = entry.op_id
             if not await self._trusted_keys.is_authentic(entry):
                 continue  # the check of its chain reports it
             try:
-                segment = Segment.read(entry)
+                segment = _segment_of(entry, recorded[-1].segment if recorded else None)
             except BadValue as error:
-                return RecordedSegments(recorded, [str(error)])
-            if not segment.follows(recorded[-1].segment if recorded else None):
-                fault = f"segment {segment.number} of the log does not follow the one before it"
-                return RecordedSegments(recorded, [f"{fault}: op {entry.op_id} of {entry.node_id}"])
+                skipped.append(f"{error}: op {entry.op_id} of {entry.node_id}")
+                continue
             keys = {key.public_key for key in await self._trusted_keys.of_chain(entry.node_id)}
             recorded.append(RecordedSegment(segment, entry, tuple(sorted(keys))))
-        return RecordedSegments(recorded, [])
+        return RecordedSegments(recorded, skipped, last_op)
 
-    def script(self, segment: Segment, last_op: str, before: LogEntry | None) -> Script:
+    def script(self, segment: Segment, last_op: str, before: str | None) -> Script:
         """Return the script that records a segment, whose last entry is this op.
 
-        It is refused if another segment was recorded since the op `before`, or if the entries are gone.
+        It is refused if another op about segments was written since the op `before`, or if the entries are
+        gone.
         """
         mesh = self._store.mesh_id
         return Script(
             Statement(
                 _SQL["refuse_unless_last_segment"],
-                (*mesh, None if before is None else before.op_id),
+                (*mesh, before),
                 refusal=TAKEN,
             ),
             Statement(_SQL["refuse_unless_entry"], (*mesh, segment.last_id, last_op), refusal=LOST),
             op=Op(ARCHIVE, segment.payload, signed=True),
         )
+
+
+def _segment_of(entry: LogEntry, before: Segment | None) -> Segment:
+    """Return the segment that an op records. Raises `BadValue` if it is not the next one."""
+    segment = Segment.read(entry)
+    if not segment.follows(before):
+        raise BadValue(f"segment {segment.number} of the log does not follow the one before it")
+    if segment.last_id >= entry.id:
+        raise BadValue(f"segment {segment.number} of the log has entries that were not written before it")
+    return segment

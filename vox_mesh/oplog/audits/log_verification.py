@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -36,6 +37,8 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Statement
 from vox_mesh.store.store import Store
 from vox_mesh.store.targets.target import FileTarget
+
+_log = logging.getLogger(__name__)
 
 _SQL: Final = named("oplog")
 _MAX_VERIFICATIONS: Final = 3
@@ -172,7 +175,9 @@ class LogVerification:
         findings += await self._causes.findings(node_id, end.entry_id, first_id, deleted_before)
         reports = with_findings(reports, findings)
         if node_id is None:
-            faults = segments.faults if archive is None else [*segments.faults, *archive.faults]
+            for skipped in segments.skipped:
+                _log.warning("op skipped: %s", skipped)
+            faults = () if archive is None else archive.faults
             reports += [ChainReport("", 0, 0, 0, fault) for fault in faults]
             reports += [*past.reports, *await self._mail.reports()]
         return _Verified(reports, end)

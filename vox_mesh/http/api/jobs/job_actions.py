@@ -15,8 +15,9 @@ from vox_mesh.jobs import batches
 from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.job_filter import NO_FILTER
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE, YIELD, Job, JobState
+from vox_mesh.model.jobs.steps.step_row import MAX_NAME
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.views.jobs import AbortedView, JobView, RetriedView
+from vox_mesh.views.jobs import AbortedView, JobView, RetriedView, ScheduledView
 
 ACTIONS: Final = Operations("jobs")
 
@@ -24,6 +25,7 @@ Reason = Annotated[str, Field(min_length=1, max_length=1_024, pattern=r"^[^\x00]
 """A reason for the log."""
 
 _BATCH_TIMEOUT_S: Final = 120.0
+_MAX_STEP: Final = MAX_NAME + 8
 _ABORTED: Final = "aborted by hand"
 _YIELDED: Final = "yielded by hand"
 
@@ -65,6 +67,24 @@ class YieldRequest(RequestModel):
 async def yield_job(mesh: MeshServices, job: JobName, body: YieldRequest) -> JobView:
     """Return a running job to the queue and stop its worker; it does not count as a failure."""
     return JobView.of(await batches.yield_job(mesh.jobs, job, body.delay, body.reason))
+
+
+class ForkRequest(RequestModel):
+    """The step that runs again, by its name or number."""
+
+    step: Annotated[str, Field(min_length=1, max_length=_MAX_STEP, pattern=r"^[^\x00]*$")]
+
+
+@ACTIONS.post("/v1/jobs/{job}/fork", needs=writes(SCHEDULE), opens="jobs")
+async def fork_job(mesh: MeshServices, job: JobName, body: ForkRequest) -> ScheduledView:
+    """Schedule a new job with the stored results of a job before a step."""
+    return ScheduledView.from_record(await mesh.jobs.forks.fork(job, body.step))
+
+
+@ACTIONS.post("/v1/jobs/{job}/resume", needs=writes(SCHEDULE), opens="jobs")
+async def resume_job(mesh: MeshServices, job: JobName) -> ScheduledView:
+    """Go on with a failed or aborted job as a new job; resuming it twice returns the same new job."""
+    return ScheduledView.from_record(await mesh.jobs.forks.resume(job))
 
 
 # --- many jobs -----------------------------------------------------------------------------------

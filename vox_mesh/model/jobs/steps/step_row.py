@@ -29,6 +29,9 @@ class StepKind(StrEnum):
     SLEEP = "sleep"
     ASK = "ask"
     JOB = "job"
+    MESSAGE = "message"
+    CANCEL = "cancel"
+    """A compensation, which runs if the job is aborted."""
     VALUE = "value"
     """A recorded value: a time, a random number or a version."""
 
