@@ -10,7 +10,7 @@ from vox_mesh.errors import BadValue
 from vox_mesh.jobs.jobs import Jobs
 from vox_mesh.jobs.typed.job_decorator import JobDecorator
 from vox_mesh.jobs.typed.job_options import JobOptions
-from vox_mesh.jobs.typed.running_job import running_job
+from vox_mesh.jobs.typed.running_job import running_job_of
 from vox_mesh.jobs.worker.handlers import HandlerSet
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
@@ -72,7 +72,7 @@ class MeshApp:
 
         In a job of another app, an app without an open mesh uses the mesh of that job.
         """
-        context = running_job(self.handlers, is_open=self._mesh is not None)
+        context = running_job_of(self.handlers, is_open=self._mesh is not None)
         if context is not None:
             return context.jobs
         if self._mesh is None:

@@ -108,10 +108,12 @@ class MeshApp:
 
     def _call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Call an async function in the loop of the app's running job, or else in that of the open mesh."""
-        from vox_mesh.jobs.typed.running_job import running_job  # imported late: few scripts have typed jobs
+        from vox_mesh.jobs.typed.running_job import (
+            running_job_of,
+        )  # imported late: few scripts have typed jobs
         from vox_mesh.sync.typed_jobs import call_in_job
 
-        context = running_job(self.handlers, is_open=self._mesh is not None)
+        context = running_job_of(self.handlers, is_open=self._mesh is not None)
         if context is not None:
             return call_in_job(context, work)
         if self._mesh is None:

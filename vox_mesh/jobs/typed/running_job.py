@@ -20,7 +20,13 @@ class _RunningJob(NamedTuple):
 _RUNNING: Final[ContextVar[_RunningJob | None]] = ContextVar("vox_mesh_running_job", default=None)
 
 
-def running_job(handlers: HandlerSet, *, is_open: bool) -> JobContext | None:
+def running_job() -> JobContext | None:
+    """Return the context of the running job, or `None`."""
+    running = _RUNNING.get()
+    return None if running is None else running.context
+
+
+def running_job_of(handlers: HandlerSet, *, is_open: bool) -> JobContext | None:
     """Return the context of the running job, if the jobs of an app are scheduled on its mesh, or `None`.
 
     The running job is one of the app with these handlers, or the app itself has no open mesh (`is_open`).
@@ -32,7 +38,7 @@ def running_job(handlers: HandlerSet, *, is_open: bool) -> JobContext | None:
 
 
 @contextmanager
-def running(context: JobContext, handlers: HandlerSet | None) -> Iterator[None]:
+def running(context: JobContext, handlers: HandlerSet | None = None) -> Iterator[None]:
     """Run the code of the block as the function of a job, which is registered in `handlers`."""
     token = _RUNNING.set(_RunningJob(context, handlers))
     try:
