@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from vox_mesh.model.jobs.steps.step_row import StepRow, StepState, by_place, occurrence_names
+from vox_mesh.errors import BadValue
+from vox_mesh.model.base.canonical import canonical
+from vox_mesh.model.jobs.proof import iso_time
+from vox_mesh.model.jobs.records import Job, JobState
+from vox_mesh.model.jobs.steps.step_row import StepKind, StepRow, StepState, by_place, occurrence_names
 from vox_mesh.runtime.services import MeshServices
+
+_MAX_WAIT: Final = 200
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,31 @@ class StepView:
     value: Any
     digest: str
     is_signed: bool
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """How far a job is in its durable steps: how many it has, the last one, and what it waits for."""
+
+    count: int
+    last: str
+    waits_for: tuple[tuple[str, str], ...]
+    """Of each wait the step and what it waits for."""
+
+
+async def step_progress(mesh: MeshServices, job: Job) -> StepProgress | None:
+    """Return how far a job is, as its workers have signed it, or `None` if it has no steps."""
+    rows = await mesh.jobs.steps.verified(job.job_id)
+    if not rows:
+        return None
+    names, last = occurrence_names(rows), rows[-1]
+    is_suspended = job.state == JobState.PENDING
+    waits = [
+        (names[place], wait)
+        for place, row in sorted(by_place(rows).items())
+        if is_suspended and (wait := _wait_of(row, mesh.clock.now_ms)) is not None
+    ]
+    return StepProgress(len(names), f"{names[last.place]} ({last.kind}, {last.state})", tuple(waits))
 
 
 async def steps_of(mesh: MeshServices, job_id: str) -> list[StepView]:
@@ -60,3 +91,32 @@ def _view(row: StepRow, name: str, failures: int, *, is_signed: bool) -> StepVie
         digest=row.digest,
         is_signed=is_signed,
     )
+
+
+def _wait_of(row: StepRow, now_ms: int) -> str | None:
+    """Return what a suspended job waits for at a step, or `None` if the wait is over."""
+    try:
+        document = row.document
+        if row.state == StepState.FAILED:
+            return _until(document.get("retry_ms"), now_ms, "its next try")
+        if row.state != StepState.WAITING:
+            return None
+        if row.kind == StepKind.SLEEP:
+            return _until(document.get("until_ms"), now_ms, "a time")
+        what, deadline_ms = _awaited(row.kind, document)[:_MAX_WAIT], document.get("deadline_ms")
+        return what if deadline_ms is None else f"{what}, until {iso_time(deadline_ms)}"
+    except (AttributeError, TypeError, BadValue):  # the workers of a mesh need not have the same version
+        return "unknown"
+
+
+def _until(at_ms: int | None, now_ms: int, what: str) -> str | None:
+    return None if at_ms is None or at_ms <= now_ms else f"{what} at {iso_time(at_ms)}"
+
+
+def _awaited(kind: str, document: Any) -> str:
+    if kind == StepKind.ASK:
+        return f"an answer to: {document.get('question')}"
+    if kind == StepKind.JOB:
+        return f"the end of job {document.get('job_id')}"
+    about = {name: value for name, value in document.get("awaited", {}).items() if value}
+    return f"a message with {canonical(about)}"

@@ -17,6 +17,7 @@ from vox_mesh.occ.tables import WRITTEN_AT
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.agents.agents import AgentView
 from vox_mesh.views.grants.approvals import ApprovalView
+from vox_mesh.views.job_steps import step_progress
 from vox_mesh.views.nodes import NodeView
 from vox_mesh.views.overview import (
     ApprovalLine,
@@ -82,6 +83,9 @@ async def _job(mesh: MeshServices, item: JobLine) -> list[str]:
     first = {name: row.pop(name) for name in _FIRST}
     about = first | {name: value for name, value in row.items() if name not in _NOT_SHOWN}
     about |= {"progress": None if note.progress is None else f"{note.progress:.0%}", "message": note.message}
+    if (steps := await step_progress(mesh, job)) is not None:
+        about |= {"steps": steps.count, "last_step": steps.last}
+        about["waits_for"] = [{"step": step, "what": what} for step, what in steps.waits_for]
     before = await mesh.jobs.queries.predecessors([job.job_id], _PREDECESSORS)
     about["predecessors"] = [each._asdict() for each in before]
     about["outputs"] = job.outputs

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
+from itertools import product
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client.core import (
@@ -27,6 +28,7 @@ from vox_mesh.locks.locks import Locks
 from vox_mesh.messages.messages import Messages
 from vox_mesh.model.base.histogram import OTHER, QUICK_S, Histogram
 from vox_mesh.model.jobs.records import JobState
+from vox_mesh.model.jobs.steps.step_row import StepKind, StepState
 from vox_mesh.model.nodes.liveness import NodeState
 from vox_mesh.nodes.census import Census
 from vox_mesh.nodes.clock import MeshClock
@@ -190,6 +192,14 @@ class MetricsCollector:
                 "refused": stats.refused,
             },
         )
+        steps = CounterMetricFamily(
+            "vox_job_steps",
+            "Durable steps that this node has stored: results, failures and waits.",
+            labels=("kind", "state"),
+        )
+        for kind, state in product(StepKind, StepState):
+            steps.add_metric((kind.value, state.value), stats.steps[kind.value, state.value])
+        yield steps
         yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.running_count)
         yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.capacity)
         yield counter(

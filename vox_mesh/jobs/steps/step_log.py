@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import (
@@ -73,15 +74,19 @@ class StepLog:
         clock: MeshClock,
         artifacts: Artifacts,
         fence: Callable[[], Statement],
+        counts: Counter[tuple[str, str]],
         rows: Sequence[StepRow] = (),
     ) -> None:
-        """`fence` guards each write: it is refused once the claim is over. `rows`: those believed so far."""
+        """`fence` guards each write: it is refused once the claim is over. `counts`: the stored rows of all
+        attempts of the worker, by kind and state. `rows`: those believed so far.
+        """
         self._store = store
         self._steps = steps
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
         self.fence: Final = fence
+        self._counts = counts
         self.rows = list(rows)
         """The rows that are stored, in order."""
         self._by_place = _kept(rows, job)
@@ -180,6 +185,13 @@ class StepLog:
         rows = [row for _, row in sorted(self._waiting.items())]
         return self._after_stored(self._linked(rows)) if rows else ()
 
+    def count_waits(self) -> None:
+        """Count what the job waits for, once it is stored."""
+        self._count_rows(self._waiting.values())
+
+    def _count_rows(self, rows: Iterable[StepRow]) -> None:
+        self._counts.update((row.kind, row.state) for row in rows)
+
     def _row(self, place: Place, state: StepState, document: Mapping[str, Any]) -> StepRow:
         now_ms = self._clock.now_ms
         times = (min(place.began_ms, now_ms), now_ms)
@@ -220,7 +232,11 @@ class StepLog:
         artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
         others = [] if artifacts is None else [artifacts]
         others += [effect for each in batch for effect in each.effects]
-        return await self._write_rows([self._with_last_begun(each.row) for each in batch], others)
+        rows = [self._with_last_begun(each.row) for each in batch]
+        failure = await self._write_rows(rows, others)
+        if failure is None:
+            self._count_rows(rows)
+        return failure
 
     async def _write_rows(self, new: Sequence[StepRow], others: Sequence[Statement]) -> MeshError | None:
         if len(self.rows) + len(new) > MAX_STEPS:

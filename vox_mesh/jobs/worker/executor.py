@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,6 +59,8 @@ class WorkerStats:
     """Seconds from when a job was ready until it started."""
     ran: Histogram = field(default_factory=lambda: Histogram(LONG_S))
     """Seconds per attempt, whatever its result."""
+    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The rows of durable steps that were stored, by kind and state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +170,7 @@ class Executor:
                 attempt.limits.claim_failure(written.reason or "")
         if written is not None and written.question is not None:
             await self._jobs.questions.announce(written.job.job_id)
-        self._count(written)
+        self._count(attempt, written)
 
     async def _run(self, attempt: Attempt) -> AttemptResult:
         """Return the result of an attempt, also if it could not start or was stopped by this worker."""
@@ -224,7 +227,7 @@ class Executor:
         results = self._jobs.predecessor_results
         rows = await self._jobs.steps.verified(job.job_id) if job.attempts > 1 else ()
         fence = partial(claim_fence, store, job)
-        log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, rows)
+        log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, self.stats.steps, rows)
         steps = StepRunner(
             log,
             job,
@@ -263,7 +266,9 @@ class Executor:
         self._leases.mark_ending(result.job)
         return self._finisher.finish(result)
 
-    def _count(self, written: AttemptResult | None) -> None:
+    def _count(self, attempt: Attempt, written: AttemptResult | None) -> None:
+        if written is not None and written.is_requeued and written.step_rows and attempt.context is not None:
+            attempt.context.steps.log.count_waits()
         if written is None:
             self.stats.refused += 1
         elif written.state is JobState.SUCCEEDED:

@@ -1,0 +1,96 @@
+"""What operators see of steps: metrics of the worker, and how far a job is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from tests.jobs.steps.test_waits import suspended
+from tests.support.jobs.job_desks import ended, idle
+from tests.support.nodes.scraping import metrics_of, scraped
+from vox_mesh import JobContext, Question
+from vox_mesh.cli.top.details import details
+from vox_mesh.node import MeshNode
+from vox_mesh.views.job_steps import step_progress
+from vox_mesh.views.overview import overview
+
+_SOON: Final = timedelta(milliseconds=20)
+
+
+async def _counted(node: MeshNode) -> dict[tuple[str, ...], float]:
+    """Return the counters of steps that are not 0, by kind and state."""
+    found = (await scraped(metrics_of(node))).all("vox_job_steps_total")
+    assert len(found) == 7 * 3
+    return {labels: count for labels, count in found.items() if count}
+
+
+async def test_a_worker_counts_the_steps_that_it_stores_by_kind_and_state(local: MeshNode) -> None:
+    calls: list[int] = []
+
+    def flaky() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("no")
+        return len(calls)
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        await context.now()
+        for _ in range(2):
+            await context.step("fetch", flaky, retries=1, backoff=_SOON)
+        if context.attempt == 1:
+            raise RuntimeError("again")
+
+    assert await _counted(local) == {}
+    job = await local.jobs.schedule("work", backoff=_SOON)
+    async with local.worker.running():
+        await ended(local, job)
+    assert await _counted(local) == {("value", "done"): 1, ("call", "failed"): 1, ("call", "done"): 2}
+
+
+async def test_a_wait_is_counted_once_it_is_stored(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        await context.step("fetch", int)
+        await context.ask(Question("Go on?"))
+
+    job = await local.jobs.schedule("work")
+    async with local.worker.running():
+        await suspended(local, job.job_id)
+        await idle(local)
+    assert await _counted(local) == {("call", "done"): 1, ("ask", "waiting"): 1}
+
+
+async def test_it_is_seen_how_far_a_suspended_job_is_and_what_it_waits_for(local: MeshNode) -> None:
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        await context.step("fetch", int)
+        await context.gather(
+            context.sleep("1h", name="nap"),
+            context.wait_message(thread="t1", msg_type="order", deadline="2d"),
+            context.ask(Question("Go on?\x1b[2J")),
+        )
+
+    job = await local.jobs.schedule("work")
+    async with local.worker.running():
+        asleep = await suspended(local, job.job_id)
+    seen = await step_progress(local, asleep)
+    assert seen is not None
+    assert (seen.count, seen.last) == (4, "ask (ask, waiting)")
+    nap, message, question = seen.waits_for
+    assert (nap[0], nap[1][:10]) == ("nap", "a time at ")
+    assert message[0] == "message"
+    assert message[1].startswith('a message with {"msg_type":"order","thread":"t1"}, until ')
+    assert question == ("ask", "an answer to: Go on?\x1b[2J")
+    lines = await details(
+        local, next(line for line in (await overview(local)).jobs if line.job_id == job.job_id)
+    )
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    for words in ("an answer to: Go on?", "a time at 20", "last_step"):
+        assert words in text
+
+
+async def test_a_job_without_steps_has_no_progress_in_them(local: MeshNode) -> None:
+    scheduled = await local.jobs.schedule("work")
+    assert await step_progress(local, await local.jobs.find(scheduled.job_id)) is None
