@@ -191,12 +191,14 @@ SELECT NOW_MS AS now_ms,
     (SELECT id FROM agent_oplog NOT INDEXED WHERE OF_MESH ORDER BY id DESC LIMIT 1) AS last_op_id
 
 -- name: progress
--- ?3: the time, ?4: the maximum of rows. What running jobs have reported last, and the number of the last piece of their
--- logs. As hex, since any text may be invalid.
+-- ?3: the time, ?4: the maximum of rows. What running jobs have reported last, the number of the last piece of their
+-- logs, and that of the last row of their steps. As hex, since any text may be invalid.
 SELECT hex(json_array(
     CAST(j.job_id AS TEXT), CAST(n.progress AS REAL), substr(CAST(n.message AS TEXT), 1, 200), coalesce((
         SELECT CAST(l.n AS INTEGER) FROM job_logs AS l
-        WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.job_id = j.job_id ORDER BY l.n DESC LIMIT 1), 0))) AS record
+        WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.job_id = j.job_id ORDER BY l.n DESC LIMIT 1), 0), coalesce((
+        SELECT CAST(s.seq AS INTEGER) FROM job_steps AS s
+        WHERE s.scope_id = ?1 AND s.repository_id = ?2 AND s.job_id = j.job_id ORDER BY s.seq DESC LIMIT 1), 0))) AS record
 FROM (
     SELECT * FROM jobs INDEXED BY jobs_held
     WHERE OF_MESH AND lease_until_ms IS NOT NULL AND lease_until_ms > ?3 LIMIT ?4) AS j

@@ -17,6 +17,7 @@ from tests.support.messages.relaying import TOKEN, address_of, assert_problem, u
 from tests.support.nodes.serving import READ_TOKEN
 from tests.support.nodes.shared_mesh import SharedMesh
 from tests.support.rhythm.grounds import MovableClock, player
+from vox_mesh import JobContext
 from vox_mesh.http import admission
 from vox_mesh.http.events import feeds
 from vox_mesh.http.events import stream as events
@@ -311,6 +312,24 @@ async def test_progress_and_log_lines_of_running_jobs_are_reported(node: MeshNod
     async with _listening(node, topics="progress") as listener:
         (line,) = (await listener.next("reset")).data["progress"]
         assert (line["job_id"], line["fraction"]) == (job.job_id, 0.25)
+
+
+async def test_stored_steps_of_running_jobs_are_reported(node: MeshNode) -> None:
+    may_end = asyncio.Event()
+
+    @node.worker.handles("stepped")
+    async def handle(context: JobContext) -> None:
+        await context.step("fetch", int)
+        await context.step("write", int)
+        await may_end.wait()
+
+    async with _listening(node, topics="progress") as listener, node.worker.running():
+        job = await node.jobs.schedule("stepped")
+        event = await listener.next("progress")
+        while event.data["steps"] < 2:
+            event = await listener.next("progress")
+        assert (event.data["job_id"], event.data["fraction"]) == (job.job_id, None)
+        may_end.set()
 
 
 async def test_each_listener_gets_its_topics_whatever_others_have_selected(node: MeshNode) -> None:

@@ -20,12 +20,16 @@ _READ_TIMEOUT_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressLine:
-    """What a running job has reported last; `log` is the number of the last piece of its log."""
+    """What a running job has reported last.
+
+    `log` is the number of the last piece of its log, `steps` that of the last row of its durable steps.
+    """
 
     job_id: str
     fraction: float | None
     message: str | None
     log: int
+    steps: int
 
 
 async def read_progress(mesh: MeshServices) -> tuple[ProgressLine, ...]:
@@ -35,6 +39,6 @@ async def read_progress(mesh: MeshServices) -> tuple[ProgressLine, ...]:
     for row in await mesh.store.read(_PROGRESS, values, timeout=_READ_TIMEOUT_S):
         with suppress(ValueError):  # a row holds text that no node can have written
             line = ProgressLine(*orjson.loads(bytes.fromhex(row["record"])))
-            if line.fraction is not None or line.message is not None or line.log:
+            if line.fraction is not None or line.message is not None or line.log or line.steps:
                 lines.append(line)
     return tuple(lines)
