@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from playwright.async_api import expect
 
-from tests.support.console.additions import add_failed_job, new_name
+from tests.support.console.additions import add_failed_job, new_name, stepping
 from tests.support.console.watched_page import WatchedPage
 from tools.fleet.fleet import CODERS, Fleet, report, schedule, take
+from vox_mesh import JobContext
 
 
 async def test_a_person_schedules_a_job_and_aborts_it_with_a_reason(
@@ -80,6 +82,34 @@ async def test_a_job_is_followed_from_its_start_to_its_proof(signed_in: WatchedP
         await page.get_by_role("button", name="Download result").click()
     path = await (await downloading.value).path()
     assert path.read_bytes() == b'{"lines":3}'
+
+
+async def test_the_steps_of_a_job_are_in_its_timeline_as_they_are_stored(
+    signed_in: WatchedPage, fleet: Fleet
+) -> None:
+    kind, is_seen, calls = new_name("stepped"), asyncio.Event(), list[int]()
+
+    def flaky() -> None:
+        calls.append(1)
+        if len(calls) != 2:
+            raise RuntimeError("<i>no</i>")
+
+    async def handle(context: JobContext) -> None:
+        await context.step("<b>fetch</b>", flaky, retries=1, backoff="1ms")
+        await is_seen.wait()
+        await context.gather(*(context.step("part", int) for _ in range(99)))
+        await context.step("send", flaky, retries=0)
+
+    async with stepping(fleet, kind, handle) as job:
+        await signed_in.show(f"job/{job}", kind)
+        rows = signed_in.page.get_by_role("region", name="Attempts").get_by_role("listitem")
+        await expect(rows.filter(has_text="<b>fetch</b>")).to_contain_text("call, attempt 1, 1 failed")
+        is_seen.set()
+        await expect(rows.filter(has_text="part")).to_have_count(99)
+        more = signed_in.page.get_by_role("button", name="More steps")
+        await more.click()
+        await expect(rows.filter(has_text="send")).to_contain_text("RuntimeError: <i>no</i>")
+        await expect(more).to_have_count(0)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from tools.fleet.fleet import CODERS, Fleet, record_conflict, report, schedule, send_message, take
 from tools.fleet.node_process import NodeProcess, settings_of
-from vox_mesh import Manifest, Mesh, load_settings
+from vox_mesh import JobContext, Manifest, Mesh, load_settings
 from vox_mesh.store.script import Script, Statement, new_key
 from vox_mesh.views.live.stuck import NO_PROGRESS_MS
 
@@ -85,6 +85,19 @@ async def add_failed_job(fleet: Fleet, kind: str, reason: str = "exit code 1") -
     job, token = await take(fleet.node, kind, CODERS[2])
     await report(fleet.node, job, token, CODERS[2], "failed", reason=reason, retry=False)
     return job
+
+
+@asynccontextmanager
+async def stepping(
+    fleet: Fleet, kind: str, handle: Callable[[JobContext], Awaitable[Any]]
+) -> AsyncIterator[str]:
+    """Have a node of its own do a job of durable steps; yield the id of the job."""
+    settings = load_settings(**settings_of(fleet.folder, new_name("stepper")))
+    async with Mesh.open(settings) as node:
+        node.worker.handles(kind)(handle)
+        job = await node.jobs.schedule(kind, max_attempts=1)
+        async with node.worker.running():
+            yield job.job_id
 
 
 async def add_dead_letter(fleet: Fleet, payload: Any) -> str:

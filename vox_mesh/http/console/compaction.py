@@ -12,6 +12,8 @@ _CODE: Final = re.compile(
     r"""|(?P<bracket>[`{}])|(?P<slash>/)""",
     re.DOTALL,
 )
+_CONST: Final = re.compile(r"\bconst$")
+_DIGITS: Final = re.compile(r"\b\d+(?:_\d+)+")
 _TEMPLATE: Final = re.compile(r"(?P<end>`)|(?P<hole>\$\{)|\\.|(?P<space>\s*\n\s*)", re.DOTALL)
 _REGULAR: Final = re.compile(r"/(?:[^/\\\[\n]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[a-z]*")
 _OPERAND: Final = re.compile(r"(?:(?<!\w)(?:return|typeof|case|in|of))\Z|[^\w$)\]}\"'`]\Z|\A\Z")
@@ -30,14 +32,16 @@ _CLOSING: Final = frozenset("})],;:=?&|.")
 
 
 def compact_style(source: str) -> str:
-    """Return a style sheet without comments and indentation."""
+    """Return a style sheet without comments and needless space. Its texts have no space next to signs."""
     text = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
-    return re.sub(r"\s*\n\s*", "\n", text).strip() + "\n"
+    text = re.sub(r"\s*([{};,>])\s*|(?<=:)\s+", r"\1", text)
+    return text.replace(";}", "}").strip() + "\n"
 
 
 def compact_script(source: str) -> str:
     """Return a script without comments, needless space, and commas and semicolons before a closing bracket.
 
+    `const` becomes `let`: that no constant is assigned was checked before, with the types.
     No loop may have an empty body. Line breaks in templates become plain ones, and go next to tags, where
     markup ignores them: where they count, templates write them as escapes.
     """
@@ -81,9 +85,10 @@ class _Compaction:
 
     def _between(self, text: str) -> str:
         """Return what stands between two pieces, and keep it if it is code."""
-        if not self._is_template:
-            self.code.append(text)
-        return text
+        if self._is_template:
+            return text
+        self.code.append(text)
+        return _CONST.sub("let", _DIGITS.sub(lambda found: found[0].replace("_", ""), text))
 
     def _of_template(self, found: re.Match[str]) -> str:
         if found["space"]:

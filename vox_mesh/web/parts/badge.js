@@ -8,7 +8,7 @@ import { Icon } from "./icon.js";
  * @type {Record<string, [Tone, string]>} */
 const STATES = {
   succeeded: ["good", "check"], live: ["good", "check"], alive: ["good", "check"], active: ["good", "check"], applied: ["good", "check"],
-  kept: ["good", "check"], acked: ["good", "check"], ok: ["good", "check"], verified: ["good", "check"], resolved: ["good", "check"],
+  done: ["good", "check"], kept: ["good", "check"], acked: ["good", "check"], ok: ["good", "check"], verified: ["good", "check"], resolved: ["good", "check"],
   running: ["busy", "half"], claimed: ["busy", "half"], delivered: ["busy", "half"], approved: ["busy", "half"], working: ["busy", "half"],
   pending: ["", "ring"], ready: ["", "ring"], unread: ["", "ring"], quiet: ["", "ring"], idle: ["", "ring"], scheduled: ["", "clock"], promised: ["", "clock"], open: ["warn", "diamond"],
   blocked: ["warn", "pause"], waiting: ["warn", "pause"], paused: ["warn", "pause"], draining: ["warn", "pause"], stuck: ["warn", "pause"],

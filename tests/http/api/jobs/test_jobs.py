@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.jobs.job_desks import ControlledHandler
+from tests.support.jobs.job_desks import ControlledHandler, ended
 from tests.support.jobs.staging import end, start
 from tests.support.messages.messaging import write
 from tests.support.messages.relaying import PATIENCE_S, assert_problem
@@ -296,3 +296,22 @@ async def test_a_workflow_is_run_shown_and_listed(served: ServedNode, kind: str)
     assert (two["manifest"]["payload"], two["waits"]) == (2, 1)
     bad = await served.ask("POST", "/v1/workflows", {"workflow": {"jobs": {"a": {"kind": "A"}}}})
     assert_problem(bad, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_workflow")
+
+
+async def test_the_steps_of_a_job_come_in_pages(served: ServedNode, kind: str) -> None:
+    @served.node.worker.handles(kind)
+    async def handle(context: JobContext) -> None:
+        for number in range(3):
+            await context.step(f"part {number}", int, number)
+
+    job = await served.node.jobs.schedule(kind)
+    async with served.node.worker.running():
+        await ended(served.node, job)
+    path = f"/v1/jobs/{job.job_id}/steps"
+    first = await served.get(path, limit=2)
+    assert [(each["name"], each["value"]) for each in first["items"]] == [
+        ("part 0", {"result": 0}),
+        ("part 1", {"result": 1}),
+    ]
+    rest = await served.get(path, limit=2, cursor=first["next"])
+    assert ([each["name"] for each in rest["items"]], rest["next"]) == (["part 2"], None)

@@ -312,9 +312,12 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
 
 
 @JOBS.get("/v1/jobs/{job}/steps", needs=READS_OUTPUTS)
-async def list_steps(mesh: MeshServices, job: JobName) -> list[StepView]:
+async def list_steps(mesh: MeshServices, job: JobName, query: PageQuery) -> Page[StepView]:
     """List the durable steps of a job, with their results, in the order of its handler."""
-    return await steps_of(mesh, (await mesh.jobs.find(job)).job_id)
+    after = query.number or 0
+    steps = await steps_of(mesh, (await mesh.jobs.find(job)).job_id)
+    rest = [each for each in steps if each.place > after]
+    return query.page(rest[: query.limit], lambda each: each.place)
 
 
 # --- proofs --------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 import { html, useEffect, useState } from "../../vendor.js";
 import { get, segment } from "../../app/api.js";
 import { Link, to } from "../../app/router.js";
+import { may } from "../../app/session.js";
 import { useLive } from "../../app/state.js";
-import { Badge, toneOf } from "../../parts/badge.js";
 import { Loaded } from "../../parts/page.js";
 import { Line } from "../../parts/text.js";
 import { duration } from "../../parts/time.js";
 import { isOpen } from "../jobs/model.js";
 import { attemptsOf, ticksOf } from "./history.js";
+import { Row, Steps } from "./rows.js";
 
 const MAX_SHOWN = 50;
 const REDRAW_MS = 1_000;
@@ -39,33 +40,15 @@ export function Attempts({ job, trace }) {
 function Timeline({ attempts, job }) {
   const now = useNow(isOpen(job));
   const from = job.created_ms;
-  const to = Math.max(from + 1, ...attempts.map((each) => each.ended ?? now), isOpen(job) ? now : (job.ended_ms ?? from));
-  const share = (/** @type {number} */ at) => `${(100 * Math.max(0, at - from)) / (to - from)}%`;
+  const until = Math.max(from + 1, ...attempts.map((each) => each.ended ?? now), isOpen(job) ? now : (job.ended_ms ?? from));
+  const share = (/** @type {number} */ at) => `${(100 * Math.max(0, at - from)) / (until - from)}%`;
   const shown = attempts.slice(-MAX_SHOWN);
   return html`${shown.length < attempts.length && html`<p class="quiet small">The last ${MAX_SHOWN} of ${attempts.length}.</p>`}
     <ol class="job-timeline">
-      ${shown.map((each) => html`<${Row} attempt=${each} share=${share} now=${now} said=${job.reason} key=${each.number} />`)}
-      <li class="job-axis" aria-hidden="true"><span></span><div>${ticksOf(from, to, 5).filter((at) => at < MOST_TICK * (to - from)).map((at) => html`<i style=${{ left: share(from + at) }}>${at === 0 ? "scheduled" : `+${duration(at)}`}</i>`)}</div></li>
+      ${shown.map((each) => html`<${Row} attempt=${each} share=${share} now=${now} said=${job.reason} key=${each.number}>${each.agent && html`<${Link} href=${to("agent", each.agent)}><${Line} text=${each.agent} max=${40} /><//>`}<span class="quiet">at <${Line} text=${each.node} max=${40} /></span><//>`)}
+      ${may("list_steps") && html`<${Steps} job=${job} attempts=${attempts} share=${share} />`}
+      <li class="job-axis" aria-hidden="true"><span></span><div>${ticksOf(from, until, 5).filter((at) => at < MOST_TICK * (until - from)).map((at) => html`<i style=${{ left: share(from + at) }}>${at === 0 ? "scheduled" : `+${duration(at)}`}</i>`)}</div></li>
     </ol>`;
-}
-
-/** @param {{attempt: Attempt, share: (at: number) => string, now: number, said: string | null}} props
- * `said`: the reason that the page shows of the whole job. */
-function Row({ attempt, share, now, said }) {
-  const { number, node, agent, claimed, started, ended, state, reason } = attempt;
-  const width = (/** @type {number} */ from, /** @type {number} */ to) => ({ left: share(from), width: `max(3px, calc(${share(to)} - ${share(from)}))` });
-  return html`<li>
-    <div class="job-words">
-      <b>${number}</b><${Badge} state=${state} />
-      ${agent ? html`<${Link} href=${to("agent", agent)}><${Line} text=${agent} max=${40} /><//>` : null}
-      <span class="quiet">at <${Line} text=${node} max=${40} /> for ${duration((ended ?? now) - claimed)}</span>
-    </div>
-    <div class="job-lane" aria-hidden="true">
-      <i class="job-claimed" style=${width(claimed, started ?? ended ?? now)}></i>
-      ${started !== null && html`<i class=${`job-bar ${toneOf(state)} ${ended === null ? "open" : ""}`} style=${width(started, ended ?? now)}></i>`}
-    </div>
-    ${reason && reason !== said && html`<p class="quiet small"><${Line} text=${reason} max=${300} /></p>`}
-  </li>`;
 }
 
 /** Return the time, each second while something lasts.
