@@ -324,6 +324,7 @@ async def test_stored_steps_of_running_jobs_are_reported(node: MeshNode) -> None
         await may_end.wait()
 
     async with _listening(node, topics="progress") as listener, node.worker.running():
+        await listener.next("reset")
         job = await node.jobs.schedule("stepped")
         event = await listener.next("progress")
         while event.data["steps"] < 2:
