@@ -197,8 +197,8 @@ class MetricsCollector:
             "Durable steps that this node has stored: results, failures and waits.",
             labels=("kind", "state"),
         )
-        for kind, state in product(StepKind, StepState):
-            steps.add_metric((kind.value, state.value), stats.steps[kind.value, state.value])
+        for labels in product(StepKind, StepState):
+            steps.add_metric(labels, stats.steps[labels])
         yield steps
         yield gauge("vox_jobs_in_hand", "Jobs that run on this node.", worker.running_count)
         yield gauge("vox_worker_places", "Maximum number of jobs at a time on this node.", worker.capacity)
