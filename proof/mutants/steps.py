@@ -34,6 +34,32 @@ STEP_PLANTS: Final = (
         instrument=Instrument.STEPS,
     ),
     PlantedBug(
+        "compensated-while-running",
+        "the compensations of an aborted job begin while its worker may go on with it",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_forks:JobForks.cleanup_of",
+                "0 if job.claimer is None else job.lease_ms or DEFAULT_LEASE_MS",
+                "0",
+            ),
+        ),
+        ("test_the_compensations_of_a_job_that_ran_wait_for_its_lease_to_end",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "unsigned-abort-believed",
+        "the compensations of a job run though no signed op aborts it",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_cleanups:JobCleanups.run_due",
+                "end is not None and end.state is JobState.ABORTED",
+                "True",
+            ),
+        ),
+        ("test_no_compensation_runs_for_an_abort_that_no_node_has_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "children-outlive-abort",
         "the jobs that an aborted job waits for go on",
         (

@@ -111,6 +111,28 @@ async def test_a_fork_takes_over_only_what_a_worker_has_signed(
     assert "are not there as they were" in (ended.reason or "")
 
 
+async def test_no_compensation_runs_for_an_abort_that_no_node_has_signed(
+    owner: MeshNode, hostile: HostileWriter
+) -> None:
+    async def undo() -> None:
+        raise AssertionError("the job goes on")
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        await context.on_cancel(undo)
+        await context.wait_message()
+
+    job = await owner.jobs.schedule("work")
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        async for seen in owner.jobs.watch(job.job_id):
+            if seen.state == "pending" and seen.attempts:
+                break
+    hostile.run(f"UPDATE jobs SET state = 'aborted', ended_ms = 1 {OF_JOB}", job.job_id)
+    await owner.store.synced()
+    await owner._job_maintenance.run_once()
+    assert await owner.jobs.queries.counts() == {"work": {"aborted": 1}}
+
+
 async def test_a_worker_that_has_lost_its_claim_can_store_no_step(owner: MeshNode) -> None:
     results: list[str] = []
     is_refused = asyncio.Event()
