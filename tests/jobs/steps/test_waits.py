@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -112,9 +113,11 @@ async def test_a_job_waits_for_the_jobs_that_it_has_scheduled(node: MeshNode) ->
 @pytest.mark.timeout(300)
 async def test_a_job_has_the_results_of_all_the_jobs_that_it_has_fanned_out(local: MeshNode) -> None:
     runs: list[int] = []
+    may_end = asyncio.Event()
 
     @local.worker.handles("child")
     async def child(context: JobContext) -> int:
+        await may_end.wait()
         runs.append(context.payload)
         return int(context.payload) ** 2
 
@@ -128,6 +131,7 @@ async def test_a_job_has_the_results_of_all_the_jobs_that_it_has_fanned_out(loca
     job = await local.jobs.schedule("work", lease="5m")
     async with local.worker.running():
         waiting = await suspended(local, job.job_id)
+        may_end.set()
         result = await local.jobs.result(job, timeout=_FAN_IN_S)
     assert waiting.reason == f"it waits for {CHILDREN} jobs"
     assert result == sum(number**2 for number in range(CHILDREN))
