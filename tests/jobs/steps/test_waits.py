@@ -110,6 +110,7 @@ async def test_a_job_waits_for_the_jobs_that_it_has_scheduled(node: MeshNode) ->
     assert (await rebuild.check(), rebuild.findings) == ([], [])
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 async def test_a_job_has_the_results_of_all_the_jobs_that_it_has_fanned_out(local: MeshNode) -> None:
     runs: list[int] = []
