@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
@@ -37,6 +37,8 @@ _WOKEN: Final = 30
 _AT_ONCE: Final = 100
 _WAIT_S: Final = 300.0
 _MB: Final = 1_000_000
+
+_Side = Callable[[], Awaitable[float]]
 
 
 async def _result() -> str:
@@ -124,7 +126,7 @@ async def _one(environment: BenchEnvironment, home: HomeCase, name: str, most_ms
     pace = environment.pace
     count = max(_LEAST, round(pace.seconds * _EACH_SECOND))
     async with _stepping(environment, home) as (steps, raw):
-        sides = {"ours": partial(steps.p50_ms, count), "raw": raw.p50_ms}
+        sides: dict[str, _Side] = {"ours": partial(steps.p50_ms, count), "raw": raw.p50_ms}
         found = await alternate(sides, pace.rounds)
     what = f"a step with a result of 200 bytes, {name}, p50 / {raw.what}, p50"
     target = at_most(most_ms, Of.OURS)
@@ -145,7 +147,7 @@ async def _rate(environment: BenchEnvironment, home: HomeCase, name: str, reach:
     pace = environment.pace
     count = max(_LEAST, round(pace.seconds * _EACH_SECOND_OF_JOBS))
     async with _stepping(environment, home) as (steps, raw):
-        sides = {"ours": partial(steps.per_second, count), "raw": raw.per_second}
+        sides: dict[str, _Side] = {"ours": partial(steps.per_second, count), "raw": raw.per_second}
         found = await alternate(sides, pace.few_rounds)
     what = f"steps of {_JOBS} jobs of one worker, {name} / {raw.what}"
     target = at_least(reach, Of.OURS)
