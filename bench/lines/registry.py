@@ -30,6 +30,7 @@ from bench.lines import replica as replica_lines
 from bench.lines import rhythm as rhythm_lines
 from bench.lines import service as service_lines
 from bench.lines import startup as startup_lines
+from bench.lines import steps as step_lines
 from bench.lines import store as store_lines
 from bench.lines import successors as successor_lines
 from bench.lines import wakeups as wake_lines
@@ -155,6 +156,12 @@ PLANES: Final = (
             _served("job-chain-sqld", "the steps of a chain, on a server", successor_lines.chain_sqld),
             Line("job-chain-file", "the steps of a chain, in a file", successor_lines.chain_file),
             Line("job-fan-in-file", "a job that waits for many others", successor_lines.fan_in_file),
+            _served("steps-one-sqld", "one durable step after another, on a server", step_lines.one_sqld),
+            Line("steps-one-file", "one durable step after another, in a file", step_lines.one_file),
+            _served("steps-rate-sqld", "durable steps of many jobs, on a server", step_lines.rate_sqld),
+            Line("steps-rate-file", "durable steps of many jobs, in a file", step_lines.rate_file),
+            Line("steps-resume", "a job that goes on after many steps", step_lines.resume),
+            Line("steps-suspended", "a worker with many suspended jobs", step_lines.suspended),
             Line("job-roster", "questions to a large roster", roster_lines.roster),
             _served("job-crowded-sqld", "among many that are finished", roster_lines.crowded_sqld),
             Line("job-crowded-file", "among many that are finished, in a file", roster_lines.crowded_file),

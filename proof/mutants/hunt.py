@@ -17,7 +17,10 @@ from proof.run import TooLong, run
 SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
-_ATTACKS: Final = Path(__file__).parents[2] / "tests" / "attacks"
+_TESTS: Final = Path(__file__).parents[2] / "tests"
+FOLDERS: Final = {Instrument.ATTACKS: _TESTS / "attacks", Instrument.STEPS: _TESTS / "jobs" / "steps"}
+"""The tests that are instruments."""
+
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}
 
 
@@ -57,8 +60,8 @@ def hunt(plant: PlantedBug, seeds: int = SEEDS, seconds: int = SECONDS) -> HuntR
             broken, effort = _run_hostile(plant, seconds)
         elif plant.instrument is Instrument.EDITING:
             broken, effort = _run_editing(plant, seconds)
-        elif plant.instrument is Instrument.ATTACKS:
-            broken, effort = _run_attacks(plant)
+        elif plant.instrument in FOLDERS:
+            broken, effort = _run_tests(plant)
         else:
             broken, effort = _run_chaos(plant, seconds)
     except InstrumentFailed as wreck:
@@ -91,7 +94,7 @@ def _selection(plant: PlantedBug) -> list[str]:
     return [*playing, "--faults", *plant.faults] if plant.faults else playing
 
 
-def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
+def _run_tests(plant: PlantedBug) -> tuple[Sequence[str], str]:
     """Return the tests that failed, without their parameters."""
     options = (
         "-q",
@@ -104,7 +107,9 @@ def _run_attacks(plant: PlantedBug) -> tuple[Sequence[str], str]:
         "-k",
         " or ".join(plant.found_by),
     )
-    output = _run("proof.mutants.run_with_bug", plant.name, "pytest", *options, str(_ATTACKS))
+    output = _run(
+        "proof.mutants.run_with_bug", plant.name, "pytest", *options, str(FOLDERS[plant.instrument])
+    )
     failed = re.findall(r"^FAILED \S+?::(\w+)", output, re.MULTILINE)
     return tuple(dict.fromkeys(failed)), f"{len(failed)} tests failed"
 

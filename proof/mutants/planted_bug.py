@@ -23,6 +23,7 @@ class Instrument(StrEnum):
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
     ATTACKS = "the tests of attacks"
+    STEPS = "the tests of durable steps"
     HOSTILE = "an attack on a mesh"
     EDITING = "agents that edit"
 
@@ -107,7 +108,7 @@ class PlantedBug:
     description: str
     changes: Sequence[Change]
     found_by: Sequence[str]
-    """The checks that should find it, or the tests in `tests/attacks`; one of them must."""
+    """The checks that should find it, or the tests of its instrument; one of them must."""
     workloads: Sequence[str] = ()
     """The workloads that show it; empty: all."""
     instrument: Instrument = Instrument.SIMULATION

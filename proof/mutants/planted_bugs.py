@@ -22,6 +22,7 @@ from proof.mutants.reads import READ_PLANTS
 from proof.mutants.rhythm import RHYTHM_PLANTS
 from proof.mutants.rollback import ROLLBACK_PLANTS
 from proof.mutants.schema import SCHEMA_PLANTS
+from proof.mutants.steps import STEP_PLANTS
 from proof.mutants.store import STORE_PLANTS
 from proof.mutants.upgrades import UPGRADE_PLANTS
 
@@ -36,6 +37,7 @@ PLANTS: Final = {
         LOG_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
+        STEP_PLANTS,
         FRAMEWORK_PLANTS,
         RHYTHM_PLANTS,
         AUTHENTICITY_PLANTS,

@@ -51,6 +51,8 @@ _WITH_RATIO: Final = _BEGUN_FILE | {
     "job-done-4-file",
     "job-scored-file",
     "job-scored-cpu-file",
+    "steps-one-file",
+    "steps-rate-file",
     "job-crowded-done-file",
     "job-crowded-scheduled-file",
     *(
@@ -123,6 +125,8 @@ _JOBS_WITH_RATIO: Final = {
         for question in ("state", "pending", "overdue", "ready", "counts", "oldest", "failed")
     ),
 }
+_STEPS_WITH_RATIO: Final = {"steps-one-sqld", "steps-rate-sqld", "steps-resume", "steps-suspended-woken"}
+_STEPS_WITHOUT_RATIO: Final = {"steps-suspended-memory"}
 _STARTUP: Final = {f"startup-{command}" for command in ("help", "lock", "guard", "send", "nodes")} | {
     f"startup-{command}-next-to-a-node" for command in ("lock", "guard", "send", "nodes")
 }
@@ -142,7 +146,12 @@ _BUDGETS: Final = {
     "receive",
 }
 _FULL: Final = pytest.mark.skipif(not SOAK, reason="all lines take long: part of `make soak`")
-_ONCE: Final = _IDLE_SERVICE | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"} | _FLEET
+_ONCE: Final = (
+    _IDLE_SERVICE
+    | {"idle-mesh", "idle-file", "oplog-verify-growth", "nodes-writes"}
+    | {"steps-suspended-memory", "steps-suspended-woken"}
+    | _FLEET
+)
 """Nothing happens, or grows, only once, and for longer."""
 
 
@@ -204,6 +213,12 @@ def _check_record(record: dict[str, Any]) -> None:
             set(),
             marks=_FULL,
         ),
+        pytest.param(
+            ("steps-one-sqld", "steps-rate-sqld", "steps-resume", "steps-suspended"),
+            _STEPS_WITH_RATIO,
+            _STEPS_WITHOUT_RATIO,
+            marks=_FULL,
+        ),
         pytest.param(("service-up", "service-command"), _SERVICE_WITH_RATIO, set(), marks=_FULL),
         pytest.param(("rhythm",), _RHYTHM_WITH_RATIO, _RHYTHM_WITHOUT_RATIO, marks=_FULL),
     ],
@@ -216,6 +231,7 @@ def _check_record(record: dict[str, Any]) -> None:
         "locks",
         "messages",
         "jobs",
+        "steps",
         "service",
         "rhythm",
     ],

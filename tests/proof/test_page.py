@@ -10,13 +10,13 @@ import pytest
 
 from proof.checkers.edits import EDIT_CHECKS
 from proof.checkers.hostile import HOSTILE_CHECKS
+from proof.mutants.hunt import FOLDERS
 from proof.mutants.planted_bugs import PLANTS
 from proof.suite import CHECKS
 from proof.verdicts import Check
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PAGE: Final = (_ROOT / "docs" / "project" / "reliability.md").read_text()
-_ATTACKS: Final = _ROOT / "tests" / "attacks"
 
 
 @pytest.mark.parametrize("check", [*CHECKS, *HOSTILE_CHECKS, *EDIT_CHECKS], ids=lambda check: check.name)
@@ -30,7 +30,7 @@ def test_every_planted_bug_is_on_the_page(name: str) -> None:
 
 
 def test_every_bug_is_meant_to_be_found_by_a_check_that_there_is() -> None:
-    attacks = "".join(path.read_text() for path in _ATTACKS.rglob("test_*.py"))
+    tests = "".join(path.read_text() for each in FOLDERS.values() for path in each.rglob("test_*.py"))
     known = {check.name for check in (*CHECKS, *HOSTILE_CHECKS, *EDIT_CHECKS)}
-    known |= {*re.findall(r"def (test_\w+)\(", attacks)}
+    known |= {*re.findall(r"def (test_\w+)\(", tests)}
     assert {plant.name for plant in PLANTS.values() if not {*plant.found_by} <= known} == set()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext
-from vox_mesh.errors import StaleClaim
+from vox_mesh.errors import NotKnown, StaleClaim
 from vox_mesh.node import MeshNode
 
 PATIENCE_S: Final = 30.0
@@ -80,6 +80,57 @@ async def test_steps_of_another_job_are_not_believed(owner: MeshNode, hostile: H
         victim = await owner.jobs.schedule("work", "victim", backoff="10ms")
         assert await owner.jobs.result(victim) == "of victim"
     assert ran == ["other", "victim"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"UPDATE job_steps SET value = '{_FORGED}' {OF_JOB} AND seq = 1",
+        f"UPDATE job_steps SET value = '{_FORGED}', signature = NULL {OF_JOB} AND seq = 1",
+    ],
+)
+async def test_a_fork_takes_over_only_what_a_worker_has_signed(
+    owner: MeshNode, hostile: HostileWriter, sql: str
+) -> None:
+    seen: list[list[str]] = []
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        seen.append([await context.step(name, lambda: "genuine") for name in "abc"])
+
+    job = await owner.jobs.schedule("work", max_attempts=1)
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        await owner.jobs.wait(job)
+    fork = await owner.jobs.forks.fork(job, "c")
+    hostile.run(sql, job.job_id)
+    with pytest.raises(NotKnown, match="step b"):
+        await owner.jobs.forks.fork(job, "b")
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        ended = await owner.jobs.wait(fork)
+    assert (ended.state, seen) == ("failed", [["genuine"] * 3])
+    assert "are not there as they were" in (ended.reason or "")
+
+
+async def test_no_compensation_runs_for_an_abort_that_no_node_has_signed(
+    owner: MeshNode, hostile: HostileWriter
+) -> None:
+    async def undo() -> None:
+        raise AssertionError("the job goes on")
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        await context.on_cancel(undo)
+        await context.wait_message()
+
+    job = await owner.jobs.schedule("work")
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        async for seen in owner.jobs.watch(job.job_id):
+            if seen.state == "pending" and seen.attempts:
+                break
+    hostile.run(f"UPDATE jobs SET state = 'aborted', ended_ms = 1 {OF_JOB}", job.job_id)
+    await owner.store.synced()
+    await owner._job_maintenance.run_once()
+    assert await owner.jobs.queries.counts() == {"work": {"aborted": 1}}
 
 
 async def test_a_worker_that_has_lost_its_claim_can_store_no_step(owner: MeshNode) -> None:

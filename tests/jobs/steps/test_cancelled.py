@@ -117,6 +117,36 @@ async def test_a_job_that_runs_is_stopped_and_undone(kept: MeshNode) -> None:
     assert undone == ["finally", "finally", "first 1"]
 
 
+async def test_the_compensations_of_a_job_that_ran_wait_for_its_lease_to_end(harness: MeshHarness) -> None:
+    undone: list[int] = []
+    is_running = asyncio.Event()
+    node = await harness.node()
+
+    async def undo() -> None:
+        undone.append(node.clock.now_ms)
+
+    async def run() -> None:
+        is_running.set()
+        await asyncio.Event().wait()
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        await context.on_cancel(undo)
+        await context.step("run", run)
+
+    job = await node.jobs.schedule("work", lease="60s")
+    async with node.worker.running():
+        while not is_running.is_set():
+            await harness.clock.advance("1s")
+        await node.jobs.abort(job)
+        while not undone:
+            await harness.clock.advance("1s")
+        assert (await cleanup_of(node, job.job_id)).state == "succeeded"
+    aborted = await node.jobs.find(job)
+    assert undone[0] - (aborted.ended_ms or 0) >= 60_000
+    assert len(undone) == 1
+
+
 async def test_the_compensations_go_on_on_another_node_where_one_was_killed(harness: MeshHarness) -> None:
     undone: list[tuple[str, str]] = []
     is_stuck = asyncio.Event()

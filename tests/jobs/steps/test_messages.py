@@ -14,6 +14,7 @@ from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import JobContext, Message, Script, Statement
 from vox_mesh.errors import BadValue, StepTimedOut
 from vox_mesh.jobs.rebuild import Rebuild
+from vox_mesh.jobs.steps.job_waits import FoundMessage, JobWaits
 from vox_mesh.node import MeshNode
 from vox_mesh.testing import MeshHarness
 
@@ -95,6 +96,32 @@ async def test_a_message_that_no_node_has_signed_wakes_no_job_twice(kept: MeshNo
         (finished,) = await ended(kept, job)
     assert await kept.jobs.result(job) == "genuine"
     assert finished.attempts == 2
+
+
+async def test_a_message_is_not_lost_with_the_attempt_that_has_found_it(
+    kept: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, Any]] = []
+    claim_message = JobWaits.claim
+
+    @kept.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        async def claim_and_lose_the_job(waits: JobWaits, *awaited: Any) -> FoundMessage:
+            found = await claim_message(waits, *awaited)
+            if context.attempt == 1:
+                await kept.jobs.yield_job(context.job.job_id)
+            return found
+
+        monkeypatch.setattr(JobWaits, "claim", claim_and_lose_the_job)
+        seen.append((context.attempt, (await context.wait_message()).body))
+        return seen[-1]
+
+    job = await kept.jobs.schedule("work")
+    sent = await kept.messages.send(f"job:{job.ulid}", "hello", sender="shop")
+    async with kept.worker.running():
+        assert await kept.jobs.result(job, timeout=PATIENCE_S) == [2, "hello"]
+    assert seen == [(2, "hello")]
+    assert (await kept.messages.queries.get(sent.message_uuid)).state == "acked"
 
 
 def _forge(message: Message) -> Script:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.support.jobs.job_desks import ended
 from tests.support.messages.messaging import PATIENCE_S
+from tests.support.running.lengths import CHILDREN
 from vox_mesh import JobContext, Question
 from vox_mesh.errors import JobNotSucceeded
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.node import MeshNode
 from vox_mesh.testing import MeshHarness
+
+_FAN_IN_S: Final = 240.0
 
 
 @pytest.fixture
@@ -104,6 +108,69 @@ async def test_a_job_waits_for_the_jobs_that_it_has_scheduled(node: MeshNode) ->
     await node.store.synced()
     rebuild = Rebuild(node.store)
     assert (await rebuild.check(), rebuild.findings) == ([], [])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_a_job_has_the_results_of_all_the_jobs_that_it_has_fanned_out(local: MeshNode) -> None:
+    runs: list[int] = []
+    may_end = asyncio.Event()
+
+    @local.worker.handles("child")
+    async def child(context: JobContext) -> int:
+        await may_end.wait()
+        runs.append(context.payload)
+        return int(context.payload) ** 2
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> int:
+        children = (context.run_job("child", number) for number in range(CHILDREN))
+        squares = await context.gather(*children)
+        assert squares == [number**2 for number in range(CHILDREN)]
+        return sum(squares)
+
+    job = await local.jobs.schedule("work", lease="5m")
+    async with local.worker.running():
+        waiting = await suspended(local, job.job_id)
+        may_end.set()
+        result = await local.jobs.result(job, timeout=_FAN_IN_S)
+    assert waiting.reason == f"it waits for {CHILDREN} jobs"
+    assert result == sum(number**2 for number in range(CHILDREN))
+    assert sorted(runs) == [*range(CHILDREN)]
+    finished = await local.jobs.find(job)
+    assert (finished.attempts, finished.failures) == (2, 0)
+
+
+async def test_an_answer_counts_though_the_node_that_asked_is_gone(harness: MeshHarness) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def handler(name: str) -> Any:
+        async def handle(context: JobContext) -> Any:
+            first = await context.step("first", lambda: name)
+            seen.append((first, answer := await context.ask("Which?")))
+            return answer
+
+        return handle
+
+    asker = await harness.node("asker")
+    asker.worker.handles("work")(handler("asker"))
+    job = await asker.jobs.schedule("work")
+    async with asker.worker.running():
+        await harness.clock.advance("1s")
+        await suspended(asker, job.job_id)
+        await harness.kill("asker")
+    other = await harness.node("other")
+    other.worker.handles("work")(handler("other"))
+    await harness.clock.advance("1d")
+    (asked,) = await other.jobs.questions.open()
+    assert asked.document["text"] == "Which?"
+    await other.jobs.questions.answer(await other.jobs.find(job), "this")
+    async with other.worker.running():
+        await harness.clock.advance("1s")
+        (finished,) = await ended(other, job)
+    assert (finished.state, finished.failures) == ("succeeded", 0)
+    assert seen == [("asker", "this")]
+    assert await other.jobs.result(job) == "this"
 
 
 async def test_a_child_that_failed_in_gather_is_scheduled_again_with_the_job(local: MeshNode) -> None:

@@ -122,5 +122,8 @@ MESSAGE_WALKS: Final = 500 if SOAK else 10
 JOB_WALKS: Final = 500 if SOAK else 10
 """Walks of nodes over a handful of jobs that are compared with what the rules say."""
 
+CHILDREN: Final = 1_000 if SOAK else 30
+"""Jobs for whose ends one job waits at a time."""
+
 NODE_ROUNDS: Final = 30 if SOAK else 1
 """Rounds in which nodes under load are ended and begun again in turn."""

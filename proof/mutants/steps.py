@@ -1,0 +1,148 @@
+"""Bugs in durable steps: their waits, forks and compensations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug
+
+_RUNNER: Final = "vox_mesh.jobs.steps.step_runner"
+_WAITS: Final = "vox_mesh.jobs.steps.job_waits:JobWaits"
+_CLAIMED: Final = 'Statement(_SQL["refuse_unless_claimed"], values, refusal=_TAKEN),\n    )'
+_CLAIMED_AND_ACKED: Final = f'{_CLAIMED[:-1]}    Statement(_SQL["ack_message"], values),\n    )'
+_TIMED_OUT_LATER: Final = "test_a_wait_ends_at_its_deadline_and_later_attempts_see_the_same"
+
+STEP_PLANTS: Final = (
+    PlantedBug(
+        "compensated-forwards",
+        "the compensations of an aborted job run in the order in which they were registered",
+        (Code(f"{_RUNNER}:StepRunner.compensate", ", reverse=True", ""),),
+        ("test_a_saga_is_undone_from_where_it_was_aborted",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "compensated-again",
+        "compensations that have run are run again after their worker was killed",
+        (
+            Code(
+                "vox_mesh.jobs.steps.step_log:StepLog.lift_limit",
+                "max(self._only or (0,))",
+                "len(self.rows)",
+            ),
+        ),
+        ("test_the_compensations_go_on_on_another_node_where_one_was_killed",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "compensated-while-running",
+        "the compensations of an aborted job begin while its worker may go on with it",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_forks:JobForks.cleanup_of",
+                "0 if job.claimer is None else job.lease_ms or DEFAULT_LEASE_MS",
+                "0",
+            ),
+        ),
+        ("test_the_compensations_of_a_job_that_ran_wait_for_its_lease_to_end",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "unsigned-abort-believed",
+        "the compensations of a job run though no signed op aborts it",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_cleanups:JobCleanups.run_due",
+                "end is not None and end.state is JobState.ABORTED",
+                "True",
+            ),
+        ),
+        ("test_no_compensation_runs_for_an_abort_that_no_node_has_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "children-outlive-abort",
+        "the jobs that an aborted job waits for go on",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_cleanups:JobCleanups._clean_up",
+                "await self._abort_children(job, rows)",
+                "pass",
+            ),
+        ),
+        ("test_the_jobs_that_an_aborted_one_waits_for_are_aborted",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "fork-of-unsigned-steps",
+        "a fork takes over rows that no worker of the other job has signed",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_forks:JobForks.taken_over",
+                "self._steps.verified(origin.job_id)",
+                "self._steps.stored(origin.job_id)",
+            ),
+        ),
+        ("test_a_fork_takes_over_only_what_a_worker_has_signed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "resumed-twice",
+        "a job that is resumed twice goes on as two jobs",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_forks:JobForks.resume",
+                "MAX_STEPS + 1)))",
+                "MAX_STEPS + 1), nonce=new_key()))",
+            ),
+        ),
+        ("test_a_failed_job_goes_on_from_its_stored_steps",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "deadline-not-stored",
+        "the deadline of a step is not stored, and a later attempt waits on without it",
+        (Code(f"{_RUNNER}:_until", "deadline_ms is None", "True"),),
+        (_TIMED_OUT_LATER,),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "timeout-forgotten",
+        "a later attempt does not see that the deadline of a step has passed",
+        (Code(f"{_RUNNER}:StepRunner._fail_if_late", ', "deadline_ms": deadline_ms', ""),),
+        (_TIMED_OUT_LATER,),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "awaited-message-lost",
+        "the message that a step waits for is acknowledged before it is stored",
+        (
+            Code(f"{_WAITS}._is_claimed", _CLAIMED, _CLAIMED_AND_ACKED),
+            Code(f"{_WAITS}.acknowledge", "return [", "return [] and ["),
+        ),
+        ("test_a_message_is_not_lost_with_the_attempt_that_has_found_it",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "awaited-message-of-anyone",
+        "a step gets a message that the node which it names did not sign",
+        (Code(f"{_WAITS}.claim", "if is_genuine and message.fault is None", "if message.fault is None"),),
+        ("test_a_message_that_no_node_has_signed_wakes_no_job_twice",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "gathered-failure-final",
+        "a step in `gather` that has failed stays failed for the next attempt of its job",
+        (
+            Code(
+                "vox_mesh.jobs.steps.step_log:_is_tried_again",
+                "failure.get(_LAST_BEGUN, row.place)",
+                "row.place",
+            ),
+        ),
+        (
+            "test_steps_that_failed_in_gather_are_tried_again_with_their_job",
+            "test_a_child_that_failed_in_gather_is_scheduled_again_with_the_job",
+        ),
+        instrument=Instrument.STEPS,
+    ),
+)
