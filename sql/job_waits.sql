@@ -12,6 +12,12 @@ scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
 -- Whether the message m has not ended, and no consumer has it.
 m.ended_ms IS NULL AND coalesce(m.claim_until_ms, 0) <= NOW_MS AND coalesce(m.expires_ms > NOW_MS, 1)
 
+-- part: IS_READABLE
+-- Whether the ids of w are what nodes write: others name no job and no op.
+(typeof(w.job_id) = 'text' AND length(w.job_id) = 64 AND w.job_id NOT GLOB '*[^0-9a-f]*'
+    AND typeof(w.wake_op) = 'text' AND length(w.wake_op) = 26 AND w.wake_op < '8'
+    AND w.wake_op NOT GLOB '*[^0-9A-HJKMNP-TV-Z]*')
+
 -- name: forget
 DELETE FROM job_waits WHERE OF_JOB
 
@@ -35,7 +41,7 @@ OR EXISTS (
 -- name: due
 -- The jobs, up to ?4, of which a wait is over at ?3, each with the op that wakes it.
 SELECT DISTINCT w.job_id, w.wake_op FROM job_waits AS w
-WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND (
+WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND IS_READABLE AND (
     w.until_ms <= ?3
     OR (w.thread_id IS NOT NULL AND EXISTS (
         SELECT 1 FROM a2a_messages AS m INDEXED BY a2a_messages_of_thread
