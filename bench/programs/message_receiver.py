@@ -78,7 +78,7 @@ async def _by_batches(node: MeshNode, count: int) -> None:
 async def _one_by_one(node: MeshNode, count: int) -> None:
     async with aclosing(node.messages.receive(RECEIVE)) as receiving:
         for _ in range(count):
-            await node.messages.ack(await anext(receiving), wait=False)
+            await node.messages.ack(await anext(receiving), queued=True)
 
 
 if __name__ == "__main__":

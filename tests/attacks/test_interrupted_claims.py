@@ -21,7 +21,7 @@ async def test_an_ack_that_was_sent_with_an_interrupted_claim_is_sent_again() ->
         (message,) = await node.messages.inbox("z")
         await settled(node)
         there.gate.hold()
-        await node.messages.ack(message, wait=False)
+        await node.messages.ack(message, queued=True)
         claiming = asyncio.create_task(node.messages.claims.claim(["z"], "claim", lease_s=60))
         await there.gate.arrival()
         assert not node.messages.claims.acks.take(), "the claim has taken it along"

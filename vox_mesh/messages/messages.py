@@ -391,19 +391,19 @@ class Messages:
             raise self.stats.refuse(message)
         return message
 
-    async def ack(self, *messages: Message, wait: bool = True) -> bool:
+    async def ack(self, *messages: Message, queued: bool = False) -> bool:
         """Acknowledge messages; raise `NotHolder` if one is not held by this process.
 
         Returns whether the database has recorded it. `False`: the ack is in the spool, because no answer came
         in time, and takes effect if the claim still holds when it is replayed.
 
-        Without `wait` it returns `False` at once, and the ack is written soon, together with others. A
+        With `queued` it returns `False` at once, and the ack is written soon, together with others. A
         failure is raised by the next step of the loop that handed out the message, or by `wait_for_acks`.
         """
-        if wait:
-            return await self._settlement.ack(messages)
-        await self._settlement.ack_soon(messages)
-        return False
+        if queued:
+            await self._settlement.ack_soon(messages)
+            return False
+        return await self._settlement.ack(messages)
 
     async def wait_for_acks(self) -> None:
         """Wait until the acks that were not waited for are recorded, or in the spool.
