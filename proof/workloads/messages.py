@@ -195,8 +195,8 @@ class _Receiver:
     async def _ack(self, message: Message) -> None:
         with self._context.recorder.operation("message.ack", **_about(message)) as record:
             rng = rng_of(self._context.who, f"ack {message.message_uuid}", message.delivery_attempts)
-            waits = self._drains or rng.random() >= _DOES_NOT_WAIT
-            is_recorded = await self._context.mesh.messages.ack(message, wait=waits)
+            is_queued = not self._drains and rng.random() < _DOES_NOT_WAIT
+            is_recorded = await self._context.mesh.messages.ack(message, queued=is_queued)
             record.ok(spooled=not is_recorded)
 
     async def _give_back(self, message: Message) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -285,7 +286,7 @@ async def test_rotation_under_load_loses_nothing_and_the_relay_goes_on_to_be_use
         assert _counts(sender)["refused"] == 0
 
 
-def _counts(node: MeshNode) -> dict[str, int]:
+def _counts(node: MeshNode) -> Counter[str]:
     assert node._server is not None
     return node._server._outbox.counts
 
