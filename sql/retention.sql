@@ -45,10 +45,12 @@ ON CONFLICT DO UPDATE SET
 -- --- jobs ------------------------------------------------------------------------------------------------
 
 -- part: JOB_NEEDED
--- Whether anything else than a job needs the ended job j: a task of an MCP client, a question, a cron or rule whose last
--- job it is, or another job of its run that has not ended. The newest row stays: its id would be issued again.
+-- Whether anything else than a job needs the ended job j: a task of an MCP client, a question, compensations that are not
+-- scheduled yet, a cron or rule whose last job it is, or another job of its run that has not ended. The newest row stays:
+-- its id would be issued again.
 (j.job_id IN (SELECT job_id FROM mcp_tasks WHERE OF_MESH)
 OR j.job_id IN (SELECT job_id FROM job_questions WHERE OF_MESH)
+OR j.job_id IN (SELECT job_id FROM job_cleanups WHERE OF_MESH)
 OR j.job_id IN (SELECT last_job FROM job_crons WHERE OF_MESH AND last_job IS NOT NULL)
 OR j.job_id IN (SELECT last_job FROM job_rules WHERE OF_MESH AND last_job IS NOT NULL)
 OR j.id = (SELECT max(id) FROM jobs)

@@ -132,10 +132,11 @@ async def test_a_job_is_kept_as_long_as_its_retry(node: MeshNode) -> None:
     "needs",
     [
         "INSERT INTO mcp_tasks VALUES (?1, ?2, 'hash', ?3, 'a', NULL, 1)",
+        "INSERT INTO job_cleanups (scope_id, repository_id, job_id) VALUES (?1, ?2, ?3)",
         "INSERT INTO job_crons VALUES (?1, ?2, 'nightly', '0 0 * * *', 'UTC', '{}', '{}', 9e15, 1, ?3, 1)",
         "INSERT INTO job_rules VALUES (?1, ?2, 'r', 'k', '{}', '{}', '{}', 0, 0, 0, NULL, ?3, 1)",
     ],
-    ids=["task", "cron", "rule"],
+    ids=["task", "compensations", "cron", "rule"],
 )
 async def test_a_job_that_something_refers_to_stays(local: MeshNode, needs: str) -> None:
     needed, other = await done(local), await done(local)

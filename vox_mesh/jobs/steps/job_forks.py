@@ -65,7 +65,7 @@ class JobForks:
         if not await self._features.is_known_to_all(CLEANUPS_KNOWN):
             raise BadValue(
                 "a live node does not know jobs that begin with the steps of others",
-                hint="upgrade all nodes first: run `vox-mesh nodes list`",
+                hint="upgrade all nodes first: `vox-mesh nodes` shows their versions",
             )
         return (await self._schedule_all([manifest], new=False))[0]
 
