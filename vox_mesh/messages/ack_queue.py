@@ -1,12 +1,12 @@
-"""The queue of acks that no caller waits for: they are written together, and with the next claim."""
+"""The queue of the acks of loops: they are written together, and with the next claim."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from vox_mesh.errors import MeshError
+from vox_mesh.errors import MeshError, NoAnswer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import detached_context
 
@@ -20,10 +20,10 @@ _MAX_FAILURES: Final = 64
 
 
 class QueuedAck(NamedTuple):
-    """An acknowledged message, and the consumer that handed it out, if its loop is open."""
+    """An acknowledged message, and the consumer that handed it out."""
 
     message: Message
-    consumer: Hashable | None
+    consumer: Hashable
 
 
 class AckVerdicts(NamedTuple):
@@ -44,9 +44,10 @@ class AckQueue:
         self._monotonic = monotonic
         self._queued: list[QueuedAck] = []
         self._added = self._settled = 0
-        self._failures: dict[Hashable | None, MeshError] = {}
+        self._failures: dict[Hashable, MeshError] = {}
         self._progress = asyncio.Event()
         self._is_begun = False
+        self._is_recorded = True
         self._rested_at = monotonic()
         self._write: Callable[[], Awaitable[None]] | None = None
         self._run: Callable[[Coroutine[None, None, None]], None] | None = None
@@ -98,6 +99,7 @@ class AckQueue:
             if error is not None and len(self._failures) < _MAX_FAILURES:
                 self._failures.setdefault(consumer, error)
         self._settled += len(acks)
+        self._is_recorded = self._is_recorded and not (verdicts.failures or verdicts.spooled)
         self._progress.set()
         if self._on_settled is not None:
             self._on_settled(acks, verdicts)
@@ -122,11 +124,17 @@ class AckQueue:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    async def wait(self) -> None:
-        """Wait until the acks added so far are settled. Raise a failure that was not raised yet."""
+    async def wait(self, in_loops: Container[Hashable]) -> bool:
+        """Wait until the acks added so far are settled. Raise a failure, unless one of these will raise it.
+
+        Return whether the database has recorded all since the last call.
+        """
         await self.wait_until_settled()
+        is_recorded, self._is_recorded = self._is_recorded, True
         for consumer in list(self._failures):
-            self.raise_failure(consumer)
+            if consumer not in in_loops:
+                self.raise_failure(consumer)
+        return is_recorded
 
     async def wait_until_settled(self) -> None:
         """Wait until the acks added so far are settled, successful or not."""
@@ -134,20 +142,17 @@ class AckQueue:
         while self._settled < added:
             await self._wait_for_progress()
 
-    async def finish(self, consumer: Hashable) -> None:
-        """Wait until the acks added so far are settled, and raise the failure of one of this consumer."""
-        await self.wait_until_settled()
-        self.raise_failure(consumer)
-
-    def raise_failure(self, consumer: Hashable | None) -> None:
+    def raise_failure(self, consumer: Hashable) -> None:
         """Raise the failure of an ack for a message that this consumer has handed out, if there is one."""
         if self._failures and (error := self._failures.pop(consumer, None)) is not None:
             raise error
 
-    def take_failures(self) -> list[MeshError]:
-        """Remove the failures that were not raised, and return them."""
-        failures, self._failures = list(self._failures.values()), {}
-        return failures
+    def not_settled(self, seconds: float) -> NoAnswer:
+        """Return the error about acks that were not settled in this time."""
+        return NoAnswer(
+            f"queued acks not recorded within {seconds:g} s: {self.under_way} are under way",
+            hint="call wait_for_acks: they are still being written",
+        )
 
     async def _wait_for_progress(self) -> None:
         self._progress.clear()

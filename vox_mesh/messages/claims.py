@@ -104,7 +104,7 @@ class Claims:
         self._incarnation: int | None = None  # the first of this process
         self.stats = ClaimStats()
         self.acks = AckQueue(monotonic)
-        """The acks that no caller waits for."""
+        """The queued acks of loops."""
 
     # --- claiming --------------------------------------------------------------------------------
 

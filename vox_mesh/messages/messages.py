@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable
@@ -73,7 +72,6 @@ from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
 from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
-from vox_mesh.observability.log_context import message_scope
 from vox_mesh.oplog.grants.known_agents import KnownAgents
 from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.oplog.grants.permits import Permits
@@ -131,7 +129,12 @@ class Messages:
         self._leases = self._inboxes.leases
         self._wakeups = Wakeups(store, self.claims, clock, self.relay_buffer.kept_names)
         self._loops = ReceiveLoops(
-            self._consumers, self._wakeups, self._inboxes, self.relay_buffer, self._run_in_background
+            self._consumers,
+            self._wakeups,
+            self._inboxes,
+            self.relay_buffer,
+            self.claims.acks,
+            self._run_in_background,
         )
         self._poller = InboxPoller(self.claims, self.relay_buffer, self._run_in_background, monotonic)
         self._settlement = Settlement(
@@ -283,7 +286,7 @@ class Messages:
 
     # --- receiving -------------------------------------------------------------------------------
 
-    async def receive(
+    def receive(
         self,
         agent: str | None = None,
         *,
@@ -296,40 +299,27 @@ class Messages:
         The next message of a sender comes when the last was acknowledged or rejected. A message that is
         neither within its lease is redelivered, here or elsewhere. At most `at_once` messages are claimed
         together: a slow handler should leave the rest to other receivers.
+
+        An ack in the loop is queued (see `ack`). Its failure is raised by the next step, or by `aclose`,
+        which waits for the queued acks; so does `async with aclosing(...)` at its end.
         """
-        consumer = Consumer(
-            store=self._store,
-            claims=self.claims,
-            relay_buffer=self.relay_buffer,
-            leases=self._leases,
-            clock=self._clock,
-            monotonic=self._monotonic,
-            names=self._names(agent, roles),
-            lease_s=checked_lease(lease),
-            at_once=checked_count("at_once", at_once),
-            rest_s=self._wakeups.spread(POLL_S),
-            is_nudged=not self._wakeups.is_crowded,
-        )
-        self._loops.join(consumer)
-        handler: asyncio.Task[Any] | None = None
-        try:
-            while True:
-                message = consumer.next_prefetched()
-                if message is None:
-                    with self._wakeups.waking(consumer):
-                        message = await consumer.next()
-                task = asyncio.current_task()
-                if task is not None and task is not handler:
-                    task.add_done_callback(partial(self._loops.end_handler, consumer))
-                handler = task
-                with message_scope(message):
-                    yield message
-        except GeneratorExit:
-            await self.claims.acks.finish(consumer)
-            raise
-        finally:
-            is_cancelled = handler is not None and (handler.cancelling() > 0 or handler.cancelled())
-            self._loops.leave(consumer, is_cancelled=is_cancelled)
+
+        def make_consumer() -> Consumer:
+            return Consumer(
+                store=self._store,
+                claims=self.claims,
+                relay_buffer=self.relay_buffer,
+                leases=self._leases,
+                clock=self._clock,
+                monotonic=self._monotonic,
+                names=self._names(agent, roles),
+                lease_s=checked_lease(lease),
+                at_once=checked_count("at_once", at_once),
+                rest_s=self._wakeups.spread(POLL_S),
+                is_nudged=not self._wakeups.is_crowded,
+            )
+
+        return self._loops.open(make_consumer)
 
     async def inbox(
         self,
@@ -391,26 +381,28 @@ class Messages:
             raise self.stats.refuse(message)
         return message
 
-    async def ack(self, *messages: Message, queued: bool = False) -> bool:
-        """Acknowledge messages; raise `NotHolder` if one is not held by this process.
+    async def ack(self, *messages: Message, durable: bool = False) -> bool:
+        """Acknowledge messages. Returns whether the database has recorded it.
 
-        Returns whether the database has recorded it. `False`: the ack is in the spool, because no answer came
-        in time, and takes effect if the claim still holds when it is replayed.
+        Of a message in progress in an open `receive` loop the ack is only queued, and `False` returned: it is
+        written soon, with others and with the next claim. If it fails, the next step of the loop or its end
+        raises that. Until it is written, a crash of the process has the message redelivered.
 
-        With `queued` it returns `False` at once, and the ack is written soon, together with others. A
-        failure is raised by the next step of the loop that handed out the message, or by `wait_for_acks`.
+        Any other ack, and each with `durable`, is waited for. It raises `NotHolder` if a message is not held
+        by this process. `False`: it is in the spool, because no answer came in time, and takes effect if the
+        claim still holds when it is replayed.
         """
-        if queued:
-            await self._settlement.ack_soon(messages)
-            return False
-        return await self._settlement.ack(messages)
+        if durable:
+            return await self._settlement.ack(messages)
+        return await self._settlement.ack_in_loops(messages)
 
-    async def wait_for_acks(self) -> None:
-        """Wait until the acks that were not waited for are recorded, or in the spool.
+    async def wait_for_acks(self) -> bool:
+        """Wait until the queued acks are recorded, or in the spool.
 
-        Raises the failure of one that was not raised yet.
+        Returns whether the database has recorded all since the last call. Raises the failure of one whose
+        loop has ended without raising it; an open loop raises it at its next step.
         """
-        await self.claims.acks.wait()
+        return await self.claims.acks.wait(self._consumers)
 
     async def nack(
         self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Final
 
+from vox_mesh.messages.ack_queue import AckQueue
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inboxes import LocalInboxes, RunInBackground
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.wakeups import Wakeups
+from vox_mesh.model.messages.records import Message
+from vox_mesh.observability.log_context import LogScope, detached_context, message_scope
+
+_CLOSE_TIMEOUT_S: Final = 10.0
+"""How long the end of a loop waits for its queued acks."""
 
 
 class ReceiveLoops:
@@ -20,13 +30,19 @@ class ReceiveLoops:
         wakeups: Wakeups,
         inboxes: LocalInboxes,
         relay_buffer: RelayBuffer,
+        acks: AckQueue,
         run_in_background: RunInBackground,
     ) -> None:
         self._consumers = consumers
         self._wakeups = wakeups
         self._inboxes = inboxes
         self._relay_buffer = relay_buffer
+        self._acks = acks
         self._run_in_background = run_in_background
+
+    def open(self, make_consumer: Callable[[], Consumer]) -> ReceiveLoop:
+        """Return a loop whose consumer is made with its first step."""
+        return ReceiveLoop(self, self._acks, make_consumer)
 
     def join(self, consumer: Consumer) -> None:
         """Wake this consumer from now on, and announce its inboxes."""
@@ -34,6 +50,11 @@ class ReceiveLoops:
         self._relay_buffer.join(consumer.names, consumer)
         self._wakeups.join()
         self._inboxes.announce_soon(consumer.names)
+
+    async def wait_for_message(self, consumer: Consumer) -> Message:
+        """Return the next message for a consumer as soon as there is one."""
+        with self._wakeups.waking(consumer):
+            return await consumer.next()
 
     def leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
         """Have the loop of this consumer end. A cancelled one also releases the message in progress."""
@@ -54,3 +75,131 @@ class ReceiveLoops:
         await consumer.close()
         names = self._relay_buffer.names
         await self._inboxes.leave([each for each in consumer.names if each not in names])
+
+
+class ReceiveLoop(AsyncGenerator[Message, None]):
+    """The messages for one consumer, one by one. Its end waits for the acks that were queued.
+
+    A loop that is dropped without being closed, as `break` does, ends by itself, and waits for nothing.
+    """
+
+    def __init__(self, loops: ReceiveLoops, acks: AckQueue, make_consumer: Callable[[], Consumer]) -> None:
+        self._loops = loops
+        self._acks = acks
+        self._make_consumer = make_consumer
+        self._consumer: Consumer | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._handler: asyncio.Task[Any] | None = None
+        self._scope: LogScope | None = None
+        self._is_waiting = self._is_over = self._is_closed = False
+
+    async def __anext__(self) -> Message:
+        self._refuse_while_waiting()
+        self._end_scope()
+        if self._is_over:
+            raise StopAsyncIteration
+        consumer = self._consumer or self._begin()
+        try:
+            message = consumer.next_prefetched() or await self._wait(consumer)
+        except asyncio.CancelledError:
+            self._leave()
+            with suppress(TimeoutError):
+                await self._wait_for_acks()
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        self._handle(consumer, message)
+        return message
+
+    async def asend(self, _: None, /) -> Message:
+        """Return the next message."""
+        return await self.__anext__()
+
+    async def athrow(
+        self,
+        typ: type[BaseException] | BaseException,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+        /,
+    ) -> Message:
+        """End the loop, and raise the exception."""
+        await self.aclose()
+        return await super().athrow(typ, val, tb)  # type: ignore[arg-type, safe-super]
+
+    async def aclose(self) -> None:
+        """End the loop. Wait for the queued acks, and raise the failure of one that it has handed out.
+
+        A loop that has raised an error already, or whose task is being cancelled, raises no other.
+        """
+        self._refuse_while_waiting()
+        has_ended, self._is_over = self._is_over, True
+        if self._consumer is None or self._is_closed:
+            return
+        self._is_closed = True
+        is_quiet = has_ended or self._is_cancelled
+        if not has_ended:
+            self._leave()
+        try:
+            await self._wait_for_acks()
+        except TimeoutError:
+            if not is_quiet:
+                raise self._acks.not_settled(_CLOSE_TIMEOUT_S) from None
+        if not is_quiet:
+            self._acks.raise_failure(self._consumer)
+
+    def __del__(self) -> None:
+        if self._consumer is not None and not self._is_over and self._event_loop is not None:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._event_loop.call_soon_threadsafe(self._leave, context=detached_context())
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def _begin(self) -> Consumer:
+        consumer = self._make_consumer()
+        self._event_loop = asyncio.get_running_loop()
+        self._loops.join(consumer)
+        self._consumer = consumer
+        return consumer
+
+    async def _wait(self, consumer: Consumer) -> Message:
+        self._is_waiting = True
+        try:
+            return await self._loops.wait_for_message(consumer)
+        finally:
+            self._is_waiting = False
+
+    def _handle(self, consumer: Consumer, message: Message) -> None:
+        """Note which task handles a message, and name the message in its log lines."""
+        task = asyncio.current_task()
+        if task is not None and task is not self._handler:
+            task.add_done_callback(partial(self._loops.end_handler, consumer))
+        self._handler = task
+        self._scope = message_scope(message)
+        self._scope.__enter__()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _refuse_while_waiting(self) -> None:
+        if self._is_waiting:
+            raise RuntimeError("the loop already waits for a message")
+
+    @property
+    def _is_cancelled(self) -> bool:
+        handler = self._handler
+        return handler is not None and (handler.cancelling() > 0 or handler.cancelled())
+
+    def _leave(self) -> None:
+        self._is_over = True
+        self._end_scope()
+        if self._consumer is not None:
+            self._loops.leave(self._consumer, is_cancelled=self._is_cancelled)
+
+    def _end_scope(self) -> None:
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.__exit__()
+
+    async def _wait_for_acks(self) -> None:
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await self._acks.wait_until_settled()

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _RETRY_DELAY_S: Final = 1.0
 _LEAST_LEFT_S: Final = 5.0
-"""An ack is waited for if less than this is left of the lease: it might come too late."""
+"""An ack is not queued if less than this is left of the lease: it might come too late."""
 
 
 class Settlement:
@@ -77,26 +77,37 @@ class Settlement:
         for consumer in self._consumers:
             consumer.mark_settled(message)
 
-    async def ack_soon(self, messages: Sequence[Message]) -> None:
-        """Queue acks; the next messages of their senders may be handed out at once.
+    async def ack_in_loops(self, messages: Sequence[Message]) -> bool:
+        """Queue the acks of messages in progress in a loop; the next ones may be handed out at once.
 
-        It waits for the ack of a relayed message, and of one whose lease is nearly over.
+        All others are waited for, and also the ack of a relayed message, and of one whose lease is nearly
+        over. Return whether the database has recorded all.
         """
-        urgent: list[Message] = []
+        others: list[Message] = []
         acks: list[QueuedAck] = []
         for message in messages:
-            if is_relayed(message) or self._claims.left_s(message) < _LEAST_LEFT_S:
-                urgent.append(message)
-                continue
-            forget_message(message)
-            handed_out = [each for each in self._consumers if each.mark_settled(message)]
-            acks.append(QueuedAck(message, handed_out[0] if handed_out else None))
+            consumer = None if self._is_urgent(message) else self._settle_in_loop(message)
+            if consumer is None:
+                others.append(message)
+            else:
+                forget_message(message)
+                acks.append(QueuedAck(message, consumer))
         if acks:
             await self._claims.acks.add(acks)
-        await self.ack(urgent)
+        return (not others or await self.ack(others)) and not acks
+
+    def _is_urgent(self, message: Message) -> bool:
+        return is_relayed(message) or self._claims.left_s(message) < _LEAST_LEFT_S
+
+    def _settle_in_loop(self, message: Message) -> Consumer | None:
+        """Settle a message at the consumer where it is in progress, and return that one."""
+        return next((each for each in self._consumers if each.mark_settled(message)), None)
 
     def _ended(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
         """Take in the outcome of queued acks."""
+        if verdicts.failures:
+            first = next(iter(verdicts.failures.values()))
+            _log.warning("acks failed: count=%d first=%s", len(verdicts.failures), first.line)
         lost: list[Message] = []
         for message, consumer in acks:
             error = verdicts.failures.get(message.message_uuid)
@@ -112,10 +123,8 @@ class Settlement:
             self._run_in_background(self._lose(lost))
 
     async def close(self) -> None:
-        """Wait until all acks are settled, and log the failures that were not raised."""
+        """Wait until all acks are settled; each write has a deadline."""
         await self._claims.acks.wait_until_settled()
-        for error in self._claims.acks.take_failures():
-            _log.warning("ack failed: error=%s", error.line)
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time."""

@@ -164,7 +164,7 @@ class Exec:
         patience_s = 0.0 if is_stopped or code is None else self._box.lease_s
         try:
             if code == 0:
-                await retry_while_away(lambda: mesh.messages.ack(message), patience_s)
+                await retry_while_away(lambda: mesh.messages.ack(message, durable=True), patience_s)
             else:
                 await retry_while_away(
                     lambda: self._reject(mesh, message, code, is_stopped=is_stopped), patience_s
