@@ -146,7 +146,7 @@ async def test_a_consumer_receives_the_others_and_attempts_are_not_used_up(node:
     await node.messages.send(AGENT, "hello", sender="coder")
     async for message in node.messages.receive(AGENT):
         assert (message.body, message.delivery_attempts) == ("hello", 1)
-        await node.messages.ack(message)
+        await node.messages.ack(message, durable=True)
         break
     assert await node.messages.queries.counts() == {"acked": 1, "dead": 1}
 

@@ -194,11 +194,15 @@ async def test_a_loop_left_by_break_writes_its_acks_and_releases_the_rest(local:
 
 async def test_a_loop_left_by_an_exception_has_written_its_acks(local: MeshNode) -> None:
     sent = await _send(local, 2)
-    with pytest.raises(LookupError):
+
+    async def fail() -> None:
         async with aclosing(local.messages.receive("z")) as receiving:
             async for message in receiving:
                 await local.messages.ack(message)
                 raise LookupError
+
+    with pytest.raises(LookupError):
+        await fail()
     assert await _states(local, sent[:1]) == {"acked"}
 
 
@@ -293,7 +297,6 @@ async def test_acks_queued_while_the_breaker_is_open_are_in_the_spool_until_it_i
             message = await next_of(receiving)
         await node.messages.ack(message)
         await receiving.aclose()
-        assert await _states(node, sent) == {"delivered"}
         there.gate.before.clear()
         async with asyncio.timeout(PATIENCE_S):
             while node.store.is_spooling:

@@ -158,7 +158,7 @@ async def test_while_others_receive_too_relayed_messages_wait_for_the_database(
         await away.end()
         assert (await asking).message_uuid == message.message_uuid
         assert not is_relayed(asking.result())
-        assert await messages.ack(asking.result())
+        assert await messages.ack(asking.result(), durable=True)
     await loop.aclose()
 
 

@@ -159,6 +159,7 @@ async def test_nothing_comes_twice_to_a_loop_that_acknowledges_and_nothing_is_ke
         for message in await take(node, receiving, 60):
             seen[message.message_uuid] += 1
         await sending
+    assert await node.messages.wait_for_acks()
     assert set(seen.values()) == {1}
     consumer = consumer_of(node)
     assert (consumer._prefetched, consumer._busy, consumer._counted) == ([], {}, set())
@@ -312,7 +313,7 @@ async def test_what_was_claimed_with_a_lost_message_is_released_at_once(crowd: N
     first = await next_of(receiving)
     await change(here, [first], claim_owner="another", claim_until_ms=1)
     with pytest.raises(NotHolder):
-        await here.messages.ack(first)
+        await here.messages.ack(first, durable=True)
     left = await there.messages.poll_inbox_from_db("z")
     assert bodies(left) == ["a0", "a1", "a2"]
     assert [each.delivery_attempts for each in left] == [2, 1, 1]

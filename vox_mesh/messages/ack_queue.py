@@ -16,6 +16,10 @@ MAX_UNDER_WAY: Final = 256
 _SLICE_S: Final = 0.002
 """After this time without a pause, adding an ack lets other tasks run: a loop with few pauses would not."""
 
+_LINGER_S: Final = 0.005
+"""How long acks wait for others, or for the next claim, while their loop has more messages in hand."""
+
+_MAX_LINGERING: Final = 128
 _MAX_FAILURES: Final = 64
 
 
@@ -36,8 +40,9 @@ class AckVerdicts(NamedTuple):
 class AckQueue:
     """Keep acks until they are written, and their failures until they are raised.
 
-    An ack is sent in the next iteration of the event loop, and while one request is under way, all others
-    wait for the next one. A request that is sent anyway, such as a claim, takes the queued acks with it.
+    A request that is sent anyway, such as a claim, takes the queued acks with it. Otherwise they are sent in
+    the next iteration of the event loop; those that may linger, soon. While one request is under way, all
+    others wait for the next one.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -49,6 +54,7 @@ class AckQueue:
         self._is_begun = False
         self._is_recorded = True
         self._rested_at = monotonic()
+        self._lingering: asyncio.TimerHandle | None = None
         self._write: Callable[[], Awaitable[None]] | None = None
         self._run: Callable[[Coroutine[None, None, None]], None] | None = None
         self._on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None] | None = None
@@ -67,13 +73,17 @@ class AckQueue:
         """Return how many acks are queued or being written."""
         return self._added - self._settled
 
-    async def add(self, acks: Sequence[QueuedAck]) -> None:
+    async def add(self, acks: Sequence[QueuedAck], *, may_linger: bool) -> None:
         """Queue acks. Waits only for room, or to let other tasks run."""
         while self.under_way >= MAX_UNDER_WAY:
+            self._begin()
             await self._wait_for_progress()
         self._queued += acks
         self._added += len(acks)
-        self._begin()
+        if may_linger and len(self._queued) < _MAX_LINGERING:
+            self._begin_later()
+        else:
+            self._begin()
         now = self._monotonic()
         if now - self._rested_at > _SLICE_S:
             await asyncio.sleep(0)
@@ -83,6 +93,7 @@ class AckQueue:
 
     def take(self) -> list[QueuedAck]:
         """Remove the queued acks, to write them now; then call `settle` or `put_back`."""
+        self._stop_lingering()
         taken, self._queued = self._queued, []
         return taken
 
@@ -107,7 +118,18 @@ class AckQueue:
     def _begin(self) -> None:
         if not self._is_begun and self._run is not None:
             self._is_begun = True
+            self._stop_lingering()
             asyncio.get_running_loop().call_soon(self._start, context=detached_context())
+
+    def _begin_later(self) -> None:
+        if not self._is_begun and self._lingering is None:
+            loop = asyncio.get_running_loop()
+            self._lingering = loop.call_later(_LINGER_S, self._begin, context=detached_context())
+
+    def _stop_lingering(self) -> None:
+        lingering, self._lingering = self._lingering, None
+        if lingering is not None:
+            lingering.cancel()
 
     def _start(self) -> None:
         if self._queued and self._run is not None:
@@ -139,6 +161,8 @@ class AckQueue:
     async def wait_until_settled(self) -> None:
         """Wait until the acks added so far are settled, successful or not."""
         added = self._added
+        if self._queued:
+            self._begin()
         while self._settled < added:
             await self._wait_for_progress()
 

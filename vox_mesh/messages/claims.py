@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
 from vox_mesh.messages.ack_queue import AckQueue, AckVerdicts, QueuedAck
@@ -59,11 +59,27 @@ class Prospect(NamedTuple):
     only: str | None = None
 
 
+class OpenLoop(Protocol):
+    """The consumer of a loop, which hands out messages."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the loop has not ended."""
+
+    @property
+    def has_prefetched(self) -> bool:
+        """Return whether messages are in hand that were not handed out yet."""
+
+    def mark_settled(self, message: Message) -> bool:
+        """Note that a message is settled. Return whether it was in progress here."""
+
+
 class HandedOut(NamedTuple):
-    """A message that a consumer is working on, and until when it is claimed, by our own clock."""
+    """A message in progress, until when it is claimed, by our own clock, and the consumer of its loop, if any."""
 
     message: Message
     deadline: float
+    consumer: OpenLoop | None = None
 
 
 @dataclass(slots=True)
@@ -239,15 +255,22 @@ class Claims:
 
     # --- handed out ------------------------------------------------------------------------------
 
-    def hand_out(self, message: Message, deadline: float) -> None:
-        """Record that a consumer works on this message until the deadline."""
+    def hand_out(self, message: Message, deadline: float, consumer: OpenLoop | None = None) -> None:
+        """Record that a consumer hands out this message, which is claimed until the deadline."""
         tracing.record_received(message)
-        self._handed_out[message.message_uuid] = HandedOut(message, deadline)
+        self._handed_out[message.message_uuid] = HandedOut(message, deadline, consumer)
         if (sent_ms := message.sent_ms) is not None:
             self.stats.delivery.observe((self._clock.now_ms - sent_ms) / 1_000)
         if len(self._handed_out) % 4_096 == 0:
             now = self._monotonic()
             self._handed_out = {key: each for key, each in self._handed_out.items() if each.deadline > now}
+
+    def loop_of(self, message: Message, least_left_s: float) -> OpenLoop | None:
+        """Return the open loop that has handed out a message, if so much is left of its lease."""
+        handed = self._handed_out.get(message.message_uuid)
+        if handed is None or handed.consumer is None or not handed.consumer.is_open:
+            return None
+        return handed.consumer if handed.deadline - self._monotonic() >= least_left_s else None
 
     def hand_over(self, message: Message) -> None:
         """Stop tracking a message."""

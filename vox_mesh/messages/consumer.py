@@ -101,6 +101,7 @@ class Consumer:
         if not is_nudged:
             self.mark_checked()
         self._is_closed = False
+        self.is_open = True
 
     # --- notifications ---------------------------------------------------------------------------
 
@@ -143,6 +144,11 @@ class Consumer:
     async def release_lost(self, message: Message) -> None:
         """Release the messages claimed together with one that is no longer ours."""
         await self._release(self.mark_rejected(message))
+
+    @property
+    def has_prefetched(self) -> bool:
+        """Return whether messages are in hand that were not handed out yet."""
+        return bool(self._prefetched)
 
     def has_pair(self, pair: _Pair) -> bool:
         """Return whether messages of this sender and receiver are in progress or prefetched here."""
@@ -220,7 +226,7 @@ class Consumer:
         self._busy[message.pair] = _claim_key(message), deadline
         self._relay_buffer.mark_handed_out(message)
         self._counted.discard(message.message_uuid)
-        self._claims.hand_out(message, deadline)
+        self._claims.hand_out(message, deadline, self)
         return message
 
     async def _release_prefetched(self) -> None:

@@ -58,6 +58,7 @@ class ReceiveLoops:
 
     def leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
         """Have the loop of this consumer end. A cancelled one also releases the message in progress."""
+        consumer.is_open = False
         self._consumers.remove(consumer)
         self._wakeups.leave()
         self._relay_buffer.leave(consumer.names, consumer)

@@ -85,23 +85,18 @@ class Settlement:
         """
         others: list[Message] = []
         acks: list[QueuedAck] = []
+        may_linger = True
         for message in messages:
-            consumer = None if self._is_urgent(message) else self._settle_in_loop(message)
-            if consumer is None:
+            consumer = None if is_relayed(message) else self._claims.loop_of(message, _LEAST_LEFT_S)
+            if consumer is None or not consumer.mark_settled(message):
                 others.append(message)
-            else:
-                forget_message(message)
-                acks.append(QueuedAck(message, consumer))
+                continue
+            forget_message(message)
+            acks.append(QueuedAck(message, consumer))
+            may_linger = may_linger and consumer.has_prefetched
         if acks:
-            await self._claims.acks.add(acks)
+            await self._claims.acks.add(acks, may_linger=may_linger)
         return (not others or await self.ack(others)) and not acks
-
-    def _is_urgent(self, message: Message) -> bool:
-        return is_relayed(message) or self._claims.left_s(message) < _LEAST_LEFT_S
-
-    def _settle_in_loop(self, message: Message) -> Consumer | None:
-        """Settle a message at the consumer where it is in progress, and return that one."""
-        return next((each for each in self._consumers if each.mark_settled(message)), None)
 
     def _ended(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
         """Take in the outcome of queued acks."""

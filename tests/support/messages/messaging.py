@@ -87,12 +87,13 @@ async def next_of(receiving: AsyncGenerator[Message, None]) -> Message:
 
 
 async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int) -> list[Message]:
-    """This many messages of a loop, each acknowledged before the next is asked for."""
+    """This many messages of a loop, each acknowledged before the next is asked for, and all in the end."""
     taken = []
     for _ in range(count):
         message = await next_of(receiving)
         await mesh.messages.ack(message)
         taken.append(message)
+    await mesh.messages.wait_for_acks()
     return taken
 
 
