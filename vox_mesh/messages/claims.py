@@ -75,7 +75,7 @@ class OpenLoop(Protocol):
 
 
 class HandedOut(NamedTuple):
-    """A message in progress, until when it is claimed, by our own clock, and the consumer of its loop, if any."""
+    """A message in progress, until when it is claimed, by our own clock, and the consumer if in a loop."""
 
     message: Message
     deadline: float

@@ -118,7 +118,9 @@ class Messages:
         self.verifier = SenderVerifier(store, trusted_keys, monotonic)
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
-        self._sender = MessageSender(store, writer, self.relay_buffer, permits, self.agent_signatures)
+        self._sender = MessageSender(
+            store, writer, self.relay_buffer, permits, self.agent_signatures, self.verifier.proven
+        )
         self.claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)
         self.stats = self.claims.stats
         self.scopes: Sequence[str] = ()

@@ -17,7 +17,7 @@ from vox_mesh.errors import (
 from vox_mesh.messages.outbound import MAX_OPEN, SQL
 from vox_mesh.messages.relay_inbound import check_fields, check_payload
 from vox_mesh.messages.scripts import Mesh, send_with
-from vox_mesh.messages.signatures import Signing
+from vox_mesh.messages.signatures import ProvenSignatures, Signing
 from vox_mesh.model.messages.records import Message, checked_receiver, checked_sender
 from vox_mesh.model.messages.scope_address import ScopeAddress
 from vox_mesh.store.script import Script, Statement
@@ -79,7 +79,7 @@ class ScopeInbox:
         self._messages = messages
         self._roles = roles
         self._permits = permits
-        self._signing = Signing(self._mesh)
+        self._signing = Signing(self._mesh, ProvenSignatures())
 
     async def take(
         self, origin: str, owner_key: str | None, messages: Sequence[Message], now_ms: int

@@ -12,7 +12,7 @@ from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Route
 from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
-from vox_mesh.messages.signatures import Signing
+from vox_mesh.messages.signatures import ProvenSignatures, Signing
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.messages.records import Message, MessageState
 from vox_mesh.nodes.identity import key_refused
@@ -43,6 +43,7 @@ class MessageSender:
         relay_buffer: RelayBuffer,
         permits: Permits,
         agent_signatures: AgentSignatures,
+        proven: ProvenSignatures,
     ) -> None:
         self._permits = permits
         self._agent_signatures = agent_signatures
@@ -51,7 +52,7 @@ class MessageSender:
         self._writer = writer
         self._relay_buffer = relay_buffer
         self._is_chain_open = False
-        self.signing = Signing(self._mesh)
+        self.signing = Signing(self._mesh, proven)
         self.outbox: Outbox | None = None
         """Relays to other nodes; `None` if this process does not take part in the relay."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable
@@ -35,8 +36,26 @@ _RECHECK_S: Final = 1.0
 
 _RECHECK_FAILED_S: Final = 10.0
 _RECHECK_TIMEOUT_S: Final = 0.5
+_MAX_PROVEN: Final = 8_192
+_UNPROVEN: Final = (b"", "")
 _NO_KEYS: Final = NodeKeys()
 _Unsigned = tuple[Message, asyncio.Future[str]]
+
+
+class ProvenSignatures:
+    """Signatures that were made or verified in this process: another check of one costs a hash."""
+
+    def __init__(self) -> None:
+        self._proven = Recent[str, tuple[bytes, str]](_MAX_PROVEN)
+
+    def add(self, text: bytes, signature: str, key: str) -> None:
+        """Note that the signature of a text is by this key."""
+        self._proven[signature] = hashlib.sha256(text).digest(), key
+
+    def signer(self, text: bytes, signature: str, keys: Container[str]) -> str | None:
+        """Return the key of a known signature of this text, if it is one of these."""
+        digest, key = self._proven.get(signature, _UNPROVEN)
+        return key if key in keys and digest == hashlib.sha256(text).digest() else None
 
 
 class Signing:
@@ -45,8 +64,9 @@ class Signing:
     Enter it while a message is being sent.
     """
 
-    def __init__(self, mesh: tuple[str, str]) -> None:
+    def __init__(self, mesh: tuple[str, str], proven: ProvenSignatures) -> None:
         self._mesh = mesh
+        self._proven = proven
         self._sending = 0
         self._waiting: list[_Unsigned] = []
 
@@ -61,7 +81,7 @@ class Signing:
     async def sign(self, message: Message, key: SigningKey) -> Message:
         """Return the message with a signature of its own, or one shared with all that are sent now."""
         if self._sending == 1:
-            return message.with_signature(key.sign(message.signed_text(*self._mesh)))
+            return message.with_signature(self._sign(message.signed_text(*self._mesh), key))
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._sign_all, key)
@@ -77,12 +97,34 @@ class Signing:
     def _sign_batch(self, batch: list[_Unsigned], key: SigningKey) -> None:
         texts = [message.signed_text(*self._mesh) for message, _ in batch]
         if len(texts) == 1:
-            batch[0][1].set_result(key.sign(texts[0]))
+            batch[0][1].set_result(self._sign(texts[0], key))
             return
         root, paths = merkle_tree(texts)
-        signature = key.sign(signed_root(root, *self._mesh))
+        signature = self._sign(signed_root(root, *self._mesh), key)
         for (_, signed), path in zip(batch, paths, strict=True):
             signed.set_result(join_signature(signature, path))
+
+    def _sign(self, text: bytes, key: SigningKey) -> str:
+        signature = key.sign(text)
+        self._proven.add(text, signature, key.public)
+        return signature
+
+
+_Signed = tuple[str, bytes, str]
+"""A signature, the text, and the node that is named."""
+
+
+async def _find_signers(signed: Sequence[_Signed], keys: Mapping[_Signed, NodeKeys]) -> list[str | None]:
+    """Return the key that made each of the signatures; many are checked in threads."""
+
+    def find(some: Sequence[_Signed]) -> list[str | None]:
+        return [keys[each].signer(each[1], each[0]) for each in some]
+
+    if len(signed) <= _MAX_INLINE:
+        return find(signed)
+    half = len(signed) // 2
+    found = await asyncio.gather(*(asyncio.to_thread(find, some) for some in (signed[:half], signed[half:])))
+    return [signer for some in found for signer in some]
 
 
 class SenderVerifier:
@@ -101,6 +143,7 @@ class SenderVerifier:
         self._provisional = Recent[str, NodeKeys](_MAX_KNOWN)
         """The keys of nodes that have not opened their chains: looked up again for each use."""
         self._addresses = Recent[SignedAddress, bool](_MAX_KNOWN)
+        self.proven = ProvenSignatures()
         self._log_throttled = ThrottledLogger(_log, monotonic)
         self.forged: Counter[str] = Counter()
         """How many messages were not signed by the node they name, by node; for a bounded number of nodes."""
@@ -173,24 +216,22 @@ class SenderVerifier:
             self._keys, self._addresses = Recent(_MAX_KNOWN), Recent(_MAX_KNOWN)
 
     async def _check_all(self, messages: Sequence[Message], keys: Sequence[NodeKeys]) -> list[bool]:
-        if len({message.signature.partition("+")[0] for message in messages}) <= _MAX_INLINE:
-            return self._check(messages, keys)
-        halves = (slice(0, len(messages) // 2), slice(len(messages) // 2, None))
-        checked = [asyncio.to_thread(self._check, messages[half], keys[half]) for half in halves]
-        return [is_genuine for half in await asyncio.gather(*checked) for is_genuine in half]
-
-    def _check(self, messages: Sequence[Message], keys: Sequence[NodeKeys]) -> list[bool]:
-        signers: dict[tuple[str, bytes, str], str | None] = {}
-        """The key, by signature, signed text and node: messages sent together are checked once."""
+        signed = [signature_of(message, *self._mesh) for message in messages]
+        tasks = {
+            (signature, text, message.sender_node): known
+            for (signature, text), message, known in zip(signed, messages, keys, strict=True)
+        }
+        """Messages sent together are checked once."""
+        signers = {what: self.proven.signer(what[1], what[0], known.known) for what, known in tasks.items()}
+        unproven = [what for what, signer in signers.items() if signer is None]
+        for what, signer in zip(unproven, await _find_signers(unproven, tasks), strict=True):
+            signers[what] = signer
+            if signer is not None:
+                self.proven.add(what[1], what[0], signer)
         results: list[bool] = []
-        for message, known in zip(messages, keys, strict=True):
-            signature, text = signature_of(message, *self._mesh)
-            what = signature, text, message.sender_node
-            if what not in signers:
-                signers[what] = known.signer(text, signature)
-            signer = signers[what]
-            is_genuine = signer is not None and known.covers(signer, message.hlc, message.signature)
-            results.append(is_genuine)
+        for (signature, text), message, known in zip(signed, messages, keys, strict=True):
+            signer = signers[signature, text, message.sender_node]
+            results.append(signer is not None and known.covers(signer, message.hlc, message.signature))
         return results
 
     async def _learn(self, node_id: str) -> None:

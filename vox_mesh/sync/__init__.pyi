@@ -74,6 +74,7 @@ from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.messages.sending import MakeStatements
+from vox_mesh.messages.signatures import ProvenSignatures
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.model.base.canonical import JsonObject
 from vox_mesh.model.base.durations import Duration
@@ -965,6 +966,7 @@ class MessageQueries:
     def retry(self, message_uuid: str) -> None: ...
 
 class SenderVerifier:
+    proven: ProvenSignatures
     forged: Counter[str]
     def verify(self, messages: Sequence[Message], *, ask: bool = ...) -> list[bool]: ...
     def is_address_genuine(self, signed: SignedAddress) -> bool: ...
