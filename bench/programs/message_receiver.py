@@ -61,7 +61,7 @@ def _report(value: object) -> None:
 async def _follow(node: MeshNode) -> None:
     async for message in node.messages.receive(FOLLOW):
         delay_ms = (time.monotonic_ns() - message.body) / 1e6
-        await node.messages.ack(message)
+        await node.messages.ack(message, durable=True)
         _report(delay_ms)
 
 
@@ -78,7 +78,7 @@ async def _by_batches(node: MeshNode, count: int) -> None:
 async def _one_by_one(node: MeshNode, count: int) -> None:
     async with aclosing(node.messages.receive(RECEIVE)) as receiving:
         for _ in range(count):
-            await node.messages.ack(await anext(receiving), queued=True)
+            await node.messages.ack(await anext(receiving))
 
 
 if __name__ == "__main__":

@@ -81,6 +81,33 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "queued-ack-dropped",
+        "one of several queued acks is not written, and is reported as recorded",
+        (
+            Code(
+                "vox_mesh.messages.ack_queue:AckQueue.take",
+                "taken, self._queued = self._queued, []",
+                "dropped, taken, self._queued = self._queued[-1:], self._queued[:-1], []\n"
+                "    self.settle(dropped, AckVerdicts({}))",
+            ),
+        ),
+        ("messages-acked", "acked-by-holder"),
+        ("messages",),
+    ),
+    PlantedBug(
+        "ack-failure-forgotten",
+        "a queued ack that fails is not raised by the loop that handed out its message",
+        (
+            Code(
+                "vox_mesh.messages.ack_queue:AckQueue.raise_failure",
+                "if self._failures and (error := self._failures.pop(consumer, None)) is not None:",
+                "if self._failures.pop(consumer, None) is self:",
+            ),
+        ),
+        ("test_an_ack_that_failed_is_raised_by_its_loop",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (

@@ -134,7 +134,7 @@ class _Consumer:
         context, is_known = self._context, True
         with context.recorder.operation("message.ack", **about) as record:
             try:
-                is_recorded = await context.mesh.messages.ack(message)
+                is_recorded = await context.mesh.messages.ack(message, durable=True)
             except MeshError as error:
                 is_known = isinstance(error, NotHolder)
                 raise

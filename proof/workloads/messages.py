@@ -4,11 +4,12 @@ expire."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from proof.history import OperationRecord
 from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from proof.workloads.numbered import Numbers, key_of, rng_of
@@ -35,7 +36,8 @@ _REPLIES: Final = 0.1
 _BROADCASTS: Final = 0.03
 _GIVES_BACK: Final = 0.1
 _KEEPS: Final = 0.1
-_DOES_NOT_WAIT: Final = 0.3
+_WAITS: Final = 0.3
+_CONFIRMS: Final = 0.3
 _UNREADABLE: Final = 0.1
 _DEEP: Final = "unreadable"
 UNREADABLE_PAYLOAD: Final = "[" * 252 + "]" * 252
@@ -158,6 +160,7 @@ class _Receiver:
         self._context = context
         self._drains = drains
         self._kept: list[Message] = []
+        self._queued: list[tuple[OperationRecord, ExitStack]] = []
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -166,10 +169,15 @@ class _Receiver:
             inbox = context.mesh.messages.receive(
                 inbox_of(context.who), roles=[_ROLE], lease=context.pace.ttl_s
             )
-            with suppress(MeshError):
-                async with aclosing(inbox) as coming:
-                    async for message in coming:
-                        await self._take(message)
+            try:
+                with suppress(MeshError):
+                    async with aclosing(inbox) as coming:
+                        async for message in coming:
+                            await self._take(message)
+                            if context.rng.random() < _CONFIRMS:
+                                await self._confirm()
+            finally:
+                self._end_acks(spooled=True)
             await asyncio.sleep(context.pace.tick_s)
 
     async def _take(self, message: Message) -> None:
@@ -193,11 +201,30 @@ class _Receiver:
             await self._ack(self._kept.pop())
 
     async def _ack(self, message: Message) -> None:
-        with self._context.recorder.operation("message.ack", **_about(message)) as record:
-            rng = rng_of(self._context.who, f"ack {message.message_uuid}", message.delivery_attempts)
-            is_queued = not self._drains and rng.random() < _DOES_NOT_WAIT
-            is_recorded = await self._context.mesh.messages.ack(message, queued=is_queued)
-            record.ok(spooled=not is_recorded)
+        """Acknowledge a message. The operation of a queued ack ends when it is confirmed, or its loop ends."""
+        rng = rng_of(self._context.who, f"ack {message.message_uuid}", message.delivery_attempts)
+        durable = self._drains or rng.random() < _WAITS
+        with ExitStack() as stack:
+            record = stack.enter_context(self._context.recorder.operation("message.ack", **_about(message)))
+            is_recorded = await self._context.mesh.messages.ack(message, durable=durable)
+            if is_recorded or durable:
+                record.ok(spooled=not is_recorded)
+            else:
+                self._queued.append((record, stack.pop_all()))
+
+    async def _confirm(self) -> None:
+        """Wait until the queued acks are recorded."""
+        is_recorded = False
+        try:
+            is_recorded = await self._context.mesh.messages.wait_for_acks()
+        finally:
+            self._end_acks(spooled=not is_recorded)
+
+    def _end_acks(self, *, spooled: bool) -> None:
+        queued, self._queued = self._queued, []
+        for record, stack in queued:
+            record.ok(spooled=spooled)
+            stack.close()
 
     async def _give_back(self, message: Message) -> None:
         with self._context.recorder.operation("message.nack", **_about(message)) as record:

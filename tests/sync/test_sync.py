@@ -201,6 +201,16 @@ def test_a_loop_that_is_left_gives_back_what_it_had_not_come_to(mesh: MeshNode) 
     assert {message.body, left.body} == {"one", "two"}
 
 
+def test_a_loop_that_is_left_has_acknowledged_what_it_came_to(mesh: MeshNode) -> None:
+    sent = [mesh.messages.send("inbox", number, sender="one") for number in range(3)]
+    for message in mesh.messages.receive("inbox"):
+        assert mesh.messages.ack(message) is False, "it is queued"
+        if message.body == 1:
+            break
+    states = [mesh.messages.queries.get(each.message_uuid).state for each in sent]
+    assert states[:2] == ["acked", "acked"]
+
+
 def test_a_generator_may_be_closed_and_ends_with_its_source(mesh: MeshNode) -> None:
     job = mesh.jobs.schedule("work")
     with closing(mesh.jobs.watch(job)) as states:
