@@ -201,7 +201,7 @@ class _Receiver:
             await self._ack(self._kept.pop())
 
     async def _ack(self, message: Message) -> None:
-        """Acknowledge a message. The operation of a queued ack ends when it is confirmed, or its loop ends."""
+        """Acknowledge a message. The operation of a queued ack ends when it is confirmed."""
         rng = rng_of(self._context.who, f"ack {message.message_uuid}", message.delivery_attempts)
         durable = self._drains or rng.random() < _WAITS
         with ExitStack() as stack:

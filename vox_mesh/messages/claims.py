@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -59,7 +59,7 @@ class Prospect(NamedTuple):
     only: str | None = None
 
 
-class OpenLoop(Protocol):
+class OpenLoop(Hashable, Protocol):
     """The consumer of a loop, which hands out messages."""
 
     @property

@@ -126,7 +126,7 @@ class ReceiveLoop(AsyncGenerator[Message, None]):
     ) -> Message:
         """End the loop, and raise the exception."""
         await self.aclose()
-        return await super().athrow(typ, val, tb)  # type: ignore[arg-type, safe-super]
+        return await super().athrow(typ, val, tb)  # type: ignore[arg-type]
 
     async def aclose(self) -> None:
         """End the loop. Wait for the queued acks, and raise the failure of one that it has handed out.

@@ -16,6 +16,7 @@ from tests.support.messages.message_runs import SENDER, MessageProcess, MessageR
 from tests.support.running.lengths import SOAK, only_at_full_length
 from tools.homes import FILE, MESH_REPLICA
 from tools.sqld import Server, free_port
+from vox_mesh.messages.ack_queue import MAX_UNDER_WAY
 from vox_mesh.model.base.backends import ReplicaChoice
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900 if SOAK else 180)]
@@ -107,6 +108,20 @@ async def test_whenever_the_receiver_is_restarted_nothing_is_lost_doubled_or_out
     await run.receiver()
     await run.assert_all_arrived((SENDER,), _MESSAGES)
     assert run.again <= killed, "only what was in hand when it was killed comes again"
+
+
+async def test_a_receiver_that_is_killed_with_queued_acks_gets_those_messages_again_and_loses_none(
+    run: MessageRun, seed: int
+) -> None:
+    random = Random(seed)
+    await run.sender(messages=_MESSAGES)
+    for _ in range(_RESTARTS):
+        receiver = await run.receiver(durable=False)
+        await receiver.until_told("acked", 1 + random.randrange(_MESSAGES // _RESTARTS // 2))
+        await receiver.kill()
+    await run.receiver(durable=False)
+    await run.assert_all_arrived((SENDER,), _MESSAGES)
+    assert run.again <= _RESTARTS * MAX_UNDER_WAY
 
 
 # --- the sender ----------------------------------------------------------------------------------

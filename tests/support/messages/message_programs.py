@@ -139,7 +139,7 @@ class Reader(MessagingAgent):
         is_new = (message.sender_agent, str(number)) not in self._known
         self.written.add("done" if is_new else "again", message.sender_agent, number)
         try:
-            await self.mesh.messages.ack(message)
+            await self.mesh.messages.ack(message, durable=self.job["durable"])
         except NotHolder:
             report(refused=number)
         else:

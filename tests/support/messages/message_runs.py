@@ -57,6 +57,8 @@ class MessageJob(Job):
     """How long a receiver works on each message, in seconds."""
     patience: float = 0.0
     """How long a receiver waits for the answer to a claim; 0: as long as usual."""
+    durable: bool = True
+    """Whether a receiver waits until each ack is recorded."""
 
 
 class MessageProcess(Writer):
