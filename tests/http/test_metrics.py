@@ -260,7 +260,7 @@ async def test_messages_tell_what_waits_what_is_late_and_how_long_they_took(
     await node.messages.nack(last)
     receiving = node.messages.receive("bob")
     first = await next_of(receiving)
-    await node.messages.ack(first)
+    await node.messages.ack(first, durable=True)
     now = await scraped(metrics)
     await receiving.aclose()
     assert bodies([first]) == [0]

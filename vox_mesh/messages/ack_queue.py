@@ -41,7 +41,7 @@ class AckQueue:
     """Keep acks until they are written, and their failures until they are raised.
 
     A request that is sent anyway, such as a claim, takes the queued acks with it. Otherwise they are sent in
-    the next iteration of the event loop; those that may linger, soon. While one request is under way, all
+    the next iteration of the event loop, or soon if they may linger. While one request is under way, all
     others wait for the next one.
     """
 
