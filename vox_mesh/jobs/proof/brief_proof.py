@@ -70,7 +70,7 @@ def brief_proof(envelope: Envelope, proof: Proof) -> dict[str, Any]:
 
 
 def with_whole_proof(item: Mapping[str, Any], completer: Completer) -> Mapping[str, Any]:
-    """Return the item of a job, its proof with the whole envelope; what can't be read stays as it is."""
+    """Return the item of a job, its proof with the whole envelope; what can't be read is not changed."""
     return {**item, "proof": _whole_proof(item, completer)} if "proof" in item else item
 
 
