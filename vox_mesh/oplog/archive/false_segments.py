@@ -98,9 +98,8 @@ class FalseSegments:
         return await self._trusted_keys.may_own(self._identity.chain, self._identity.key.public)
 
     async def _may_be_void(self, recorded: RecordedSegment) -> bool:
-        """Return whether the database has all entries of a segment, and of those that follow it."""
-        deletions = await self._trusted_keys.deletions.read()
-        return all(each.deletion.segment < recorded.segment.number for each in deletions)
+        """Return whether the database has all entries of a segment and of the following ones."""
+        return await self._trusted_keys.last_deleted_segment() < recorded.segment.number
 
     async def _is_stored(self, segment: Segment) -> bool:
         """Return whether the archive has the file of a segment. Raises `ArchiveFailed` if it can't say."""
