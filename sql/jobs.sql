@@ -842,8 +842,10 @@ SELECT STANDING FROM jobs WHERE OF_MESH AND job_id IN (SELECT value FROM json_ea
 SELECT STANDING FROM jobs WHERE OF_MESH AND id > ?3 ORDER BY id LIMIT ?4
 
 -- name: completions
--- The items of jobs (?3) in the ops (?4) that completed them. Values of other types are planted.
-SELECT i.value ->> 'job_id' AS job_id, i.value AS item
+-- The items of jobs (?3) in the ops (?4) that completed them, and with what is needed to read their proofs. Values
+-- of other types are planted.
+SELECT i.value ->> 'job_id' AS job_id, i.value AS item, CAST(node_id AS TEXT) AS chain, CAST(seq AS INTEGER) AS seq,
+    coalesce(payload -> '$.worker', 'null') AS worker
 FROM agent_oplog CROSS JOIN json_each(payload, '$.jobs') AS i
 WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'CompleteJob' AND accepted = 1
   AND typeof(payload) = 'text' AND json_valid(payload)

@@ -119,10 +119,12 @@ class _Run:
         reports = await node.oplog.verify(since=node.oplog.checkpoint)
         verify_s = process_time() - began
         month.faults += [f"day {number}: {each.node_id} {each.problem}" for each in reports if each.problem]
+        await self._seal()
         await self._to_archive.run_once(_ARCHIVED_AFTER_MS)
         deleted = await delete_archived(
             node, self._to_archive.target, _DELETED_AFTER_MS, self._time.dependencies().monotonic
         )
+        await self._seal()
         month.entries_deleted += deleted
         rows = {size.table: size.rows for size in await node.retention.sizes.tables() if size.rows}
         last = (await node.store.read("SELECT max(id) FROM agent_oplog")).value
@@ -130,6 +132,15 @@ class _Run:
         month.days.append(
             Day(number, _bytes(self._settings.db_path), rows, rows["agent_oplog"], verify_s, new, work_cpu_s)
         )
+
+    async def _seal(self) -> None:
+        """Seal what was written, as a node does once a minute.
+
+        Of the entries between two seals, none is deleted while one of them governs something. Here, seals
+        are hours apart: without this one, the work of hours would stay because of the ops of the archive.
+        """
+        if self._node.oplog.is_seal_due:
+            await self._node.store.write(self._node.oplog.seal_script())
 
     async def _check(self) -> None:
         """Verify everything: the log with its archive, the jobs, and proofs of jobs from the whole month."""

@@ -220,6 +220,32 @@ LOG_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "false-segment-believed",
+        "a segment that the owner declared void still counts",
+        (
+            Code(
+                "vox_mesh.oplog.archive.segment_ops:SegmentOps.read",
+                "if entry.op_id in passed_over or not",
+                "if not",
+            ),
+        ),
+        ("test_false_segments_of_a_node_do_not_keep_the_owner_from_archiving",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "segment-voided-by-anyone",
+        "any node can declare a segment void",
+        (
+            Code(
+                "vox_mesh.oplog.archive.segment_ops:SegmentOps.read",
+                "if await self._trusted_keys.is_of_owner(each)",
+                "if await self._trusted_keys.is_authentic(each)",
+            ),
+        ),
+        ("test_only_the_owner_declares_segments_void",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "gap-believed",
         "a gap in a chain is believed that no op of the owner names",
         (

@@ -60,6 +60,19 @@ STEP_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "planted-notes-first",
+        "notes of aborts that no signed op shows fill every batch, and no compensation runs",
+        (
+            Code(
+                "vox_mesh.jobs.steps.job_cleanups:JobCleanups._next",
+                'job_ids[-1] if len(job_ids) == _MAX_BATCH else ""',
+                '""',
+            ),
+        ),
+        ("test_planted_notes_hold_up_no_compensation_and_are_logged_once",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "children-outlive-abort",
         "the jobs that an aborted job waits for go on",
         (

@@ -167,10 +167,7 @@ def attempt_outcome(kind: str, payload: str, job_id: str) -> AttemptOutcome:
 
 
 def _completed(_: dict[str, Any], item: dict[str, Any]) -> tuple[Any, Any]:
-    proof = item.get("proof")
-    envelope = proof.get("envelope") if isinstance(proof, dict) else None
-    known = envelope if isinstance(envelope, dict) else {}
-    return known.get("state", "ended"), known.get("error")
+    return item.get("state", "ended"), item.get("reason")
 
 
 def _yielded(_: dict[str, Any], item: dict[str, Any]) -> tuple[Any, Any]:

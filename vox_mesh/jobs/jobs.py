@@ -65,7 +65,7 @@ MAX_EDGES: Final = MAX_AFTER
 """The maximum number of predecessors that the jobs of one op name, together."""
 
 _MAX_DELAY_S: Final = 365 * 86_400
-_SEED_BYTES: Final = 32
+_SEED_BYTES: Final = 16
 _MAX_NAMED: Final = 10
 
 _REFUSALS: Final = {

@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from vox_mesh.errors import BadValue, NotKnown, TooLarge
+from vox_mesh.jobs.proof.brief_proof import KeyAt, completed_items
 from vox_mesh.jobs.transitions import SQL
-from vox_mesh.model.base.json_text import COUNTER_LIMIT, read_stored
+from vox_mesh.model.base.json_text import COUNTER_LIMIT
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.jobs.claim_history import ClaimHistory, LoggedClaim, OpPlace
 from vox_mesh.model.jobs.policy_roots import PolicyRoots
@@ -204,15 +205,12 @@ class JobQueries:
         """Return the jobs after a position, oldest first and without manifests."""
         return self._jobs(await self._read("standing_after", position, limit, fresh=True))
 
-    async def completions(self, jobs: Iterable[Job]) -> dict[str, Mapping[str, Any]]:
-        """Return by job the item of the op that completed it; the ones that ended otherwise have none.
-
-        Whether the op is authentic is not checked.
-        """
+    async def completions(self, jobs: Iterable[Job], key_at: KeyAt) -> dict[str, Mapping[str, Any]]:
+        """Return by job the item of the op that completed it, which need not be authentic, if one did."""
         ended = [job for job in jobs if job.ended_ms is not None]
         ops = json(dict.fromkeys(job.last_op for job in ended))
         rows = await self._read("completions", json(job.job_id for job in ended), ops, fresh=True)
-        return {row["job_id"]: read_stored(row["item"]) for row in rows}
+        return await completed_items(rows, key_at)
 
     async def still_open(self, job_ids: Sequence[str]) -> list[str]:
         """Return the ids of the jobs that exist and are not terminal."""

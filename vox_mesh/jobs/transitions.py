@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from vox_mesh.errors import IllegalTransition, StaleClaim
+from vox_mesh.jobs.proof.brief_proof import WORKER
 from vox_mesh.jobs.work.task_rows import record_tasks
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.ulid import is_ulid
@@ -242,6 +243,7 @@ class JobTransitions:
         items: Sequence[Item],
         *effects: Statement,
         logged: Sequence[Item] | None = None,
+        worker: Item | None = None,
         can_spool: bool = True,
         causes: Iterable[str] = (),
         at_ms: int | None = None,
@@ -250,10 +252,11 @@ class JobTransitions:
         """Complete jobs with their results, all or none.
 
         `logged` is more about each job that is only for the op log, such as its proof: no statement reads it.
+        `worker` is what brief proofs have in common.
         `can_spool`: whether it is spooled while the database is unavailable. `settles`: whether any of the
         jobs may have reserved of the budget of a grant.
         """
-        op = self._completion(items, logged, causes, at_ms)
+        op = self._completion(items, logged, worker, causes, at_ms)
         steps = [
             op.step("complete"),
             op.guarded("refuse_stale_claim", _STALE),
@@ -272,11 +275,14 @@ class JobTransitions:
         self,
         items: Sequence[Item],
         logged: Sequence[Item] | None,
+        worker: Item | None,
         causes: Iterable[str],
         at_ms: int | None,
     ) -> _JobOp:
-        both = None if logged is None else [{**i, **more} for i, more in zip(items, logged, strict=True)]
-        return self._op(COMPLETE, {"jobs": items}, self._node, logged=both, causes=causes, at_ms=at_ms)
+        more: dict[str, Any] = {} if worker is None else {WORKER: worker}
+        if logged is not None:
+            more["jobs"] = [{**item, **its} for item, its in zip(items, logged, strict=True)]
+        return self._op(COMPLETE, {"jobs": items}, self._node, logged=more, causes=causes, at_ms=at_ms)
 
     def end_takes(self, jobs: Iterable[Job]) -> Statement:
         """Return the statement that forgets on whose behalf jobs were claimed: their attempts are over."""
@@ -354,7 +360,7 @@ class JobTransitions:
         author: str | None = None,
         key: str | None = None,
         more: Value = None,
-        logged: Sequence[Item] | None = None,
+        logged: Mapping[str, Any] | None = None,
         routing: Routing = NO_ROUTES,
         causes: Iterable[str] = (),
         permit: Permit | None = None,
@@ -362,15 +368,15 @@ class JobTransitions:
     ) -> _JobOp:
         """Return an op of this time, by default now.
 
-        `logged` are its jobs in the op log, if they have more than the statements need.
+        `logged` is what it has in the op log, if that is more than the statements need.
         """
         at_ms = self._clock.now_ms if at_ms is None else at_ms
         # Manifests and envelopes are embedded, and their depth was checked; all else is flat.
-        if logged is None:
+        if not logged:
             text = logged_text = canonical({**payload, "at_ms": at_ms}, max_depth=None)
         else:
             text = orjson.dumps({**payload, "at_ms": at_ms}).decode()
-            logged_text = canonical({**payload, "at_ms": at_ms, "jobs": logged}, max_depth=None)
+            logged_text = canonical({**payload, "at_ms": at_ms, **logged}, max_depth=None)
         key = key or (None if permit is None else permit.key) or new_key()
         deps = tuple(filter(is_ulid, dict.fromkeys(causes)))  # a row may name anything
         op = Op(kind, logged_text, deps)

@@ -202,10 +202,9 @@ class OpLog:
         return Script(op=Op(CLOCK_STEPPED, canonical(step._asdict())))
 
     async def hear_of_readers(self) -> None:
-        """Name agents in new entries from now on, if every live node knows such entries."""
-        if not self._writer.names_agents:
-            rows = await self._read("seal_and_readers", self._writer.identity.chain, *READERS, fresh=True)
-            self._writer.hear_of_readers(rows[0]["oldest"])
+        """Find out which forms of entries every live node reads: new entries have no other."""
+        rows = await self._read("seal_and_readers", self._writer.identity.chain, *READERS, fresh=True)
+        self._writer.hear_of_readers(rows[0]["oldest"])
 
     @property
     def routes(self) -> RouteAudit:

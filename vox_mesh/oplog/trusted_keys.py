@@ -49,14 +49,14 @@ class TrustedKeys:
         self._store = store
         self._ownership = ownership
         self._pages = Pages(store)
-        deletions = DeletionOps(store, ownership)
-        self._verdicts = SealedVerdicts(store, deletions)
+        self._deletions = DeletionOps(store, ownership)
+        self._verdicts = SealedVerdicts(store, self._deletions)
         self._opening = Recent[str, str](_MAX_KNOWN)
         self._provisional = Recent[str, str](_MAX_KNOWN)  # of commands whose node has not opened its chain
         self._accepted: dict[str, list[Key]] = {}
         self._changes: dict[str, list[KeyChange]] = {}
         self._admissions = NodeAdmissions()
-        self._closed_chains = ClosedChains(store, deletions)
+        self._closed_chains = ClosedChains(store, self._deletions)
         self._mark: str | None = None
 
     @property
@@ -167,6 +167,14 @@ class TrustedKeys:
     async def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of the mesh signed this very entry, whatever became of it."""
         return (await self._ownership.witness()).is_of_owner(entry)
+
+    async def may_own(self, chain: str, key: str) -> bool:
+        """Return whether what this key signs next in this chain is an act of the owner."""
+        return await self._ownership.may_act(chain, key)
+
+    async def last_deleted_segment(self) -> int:
+        """Return the last segment of which the database may lack entries; 0 if there is none."""
+        return max((each.deletion.segment for each in await self._deletions.read()), default=0)
 
     def _keys(self, chain: str) -> list[Key]:
         return self._admissions.limit(chain, self._own_keys(chain))

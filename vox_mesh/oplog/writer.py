@@ -26,6 +26,7 @@ from vox_mesh.errors import (
 )
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.keys import is_signed
+from vox_mesh.model.nodes.features import BRIEF_PROOFS
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS, STALE_MS
 from vox_mesh.model.nodes.store_memory import INCARNATIONS_RAISED_BY, Epoch, StoreMemory
 from vox_mesh.model.oplog import chain
@@ -111,6 +112,7 @@ class OpLogWriter:
         self.witness = StoreWitness() if witness is None else witness
         self._rollback = Rollback(writer_id, self.witness, clock)
         self.incarnation: int | None = None
+        self.has_brief_proofs = False  # whether every live node reads them
         self.rollbacks = 0
         """How many rollbacks of the database this process has found."""
         self.joined: Joined | None = None
@@ -164,6 +166,7 @@ class OpLogWriter:
 
     def hear_of_readers(self, oldest: int | None) -> None:
         """Take in the oldest version that a live node runs: once all know agents, entries name them."""
+        self.has_brief_proofs = oldest is None or oldest >= BRIEF_PROOFS
         if oldest is None or oldest >= AGENTS_NAMED:
             self._entry_builder.default_agent = self._agent or self.identity.node_id
 

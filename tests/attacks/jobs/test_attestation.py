@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs.job_scene import on_node
+from tests.support.jobs.proofs import proof_in_log
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import Proof, faults_of, hash_of
 from vox_mesh.node import MeshNode
@@ -17,7 +18,7 @@ async def proof_of(node: MeshNode, *command: str) -> Proof:
     (job,) = await node.jobs.schedule_all([Manifest.of(command=command, timeout=30)])
     async with node.worker.running():
         done = await node.jobs.wait(job)
-    return Proof(**(await node.jobs.queries.completions([done]))[job.job_id]["proof"])
+    return await proof_in_log(node, done)
 
 
 @pytest.fixture

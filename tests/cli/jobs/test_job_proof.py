@@ -111,7 +111,7 @@ def test_what_was_not_done_by_a_worker_has_no_proof(vox: VoxCommand) -> None:
         ),
         ("UPDATE agent_oplog SET accepted = 0 WHERE kind = 'CompleteJob'", "was refused"),
         (
-            "UPDATE agent_oplog SET payload = replace(payload, '\"exit\":0', '\"exit\":2')"
+            "UPDATE agent_oplog SET payload = replace(payload, '\"started_ms\":1', '\"started_ms\":2')"
             " WHERE kind = 'CompleteJob'",
             "the signature is not the worker's",
         ),

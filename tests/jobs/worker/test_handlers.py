@@ -15,13 +15,14 @@ import pytest
 
 from tests.support.jobs.job_desks import ended
 from tests.support.jobs.jobs_in_hand import lapse, ops
+from tests.support.jobs.proofs import proof_in_log
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import Script, Statement
 from vox_mesh.errors import JobNotSucceeded, Refused, StaleClaim
 from vox_mesh.jobs.worker.attempt import GiveUp, Yield
 from vox_mesh.jobs.worker.context import JobContext
 from vox_mesh.model.jobs.inference import SNAPSHOT
-from vox_mesh.model.jobs.proof import MAX_ERROR, Proof, faults_of
+from vox_mesh.model.jobs.proof import MAX_ERROR, faults_of
 from vox_mesh.model.jobs.records import CLAIM, COMPLETE, YIELD, Job
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.node import MeshNode
@@ -385,7 +386,7 @@ async def test_all_that_is_left_is_part_of_the_proof(node: MeshNode, tmp_path: P
     assert orjson.loads(left["inference-1"])["source_job"] == job.job_id
     (entry,) = await ops(node, COMPLETE)
     (item,) = orjson.loads(entry.payload)["jobs"]
-    proof = Proof(**item["proof"])
+    proof = await proof_in_log(node, job)
     assert faults_of(proof, job_id=job.job_id, worker_key=node.identity.key.public) == []
     assert proof.envelope["outputs"] == item["output_artifacts"] == job.outputs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.support.oplog.authoring import assert_sound
 from tests.support.running.jobs import Job as Task
 from tests.support.running.processes import Writer
 from vox_mesh import Mesh, Settings
+from vox_mesh.jobs.proof.brief_proof import WORKER, Completer, with_whole_proof
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.model.jobs.proof import Proof, faults_of
 from vox_mesh.model.jobs.records import (
@@ -119,7 +120,7 @@ class Works:
     async def assert_right(self, job_ids: Sequence[str]) -> History:
         """Each job has ended once, no two had it at a time, and the log and its proofs are whole."""
         await self.mesh.store.synced()
-        history = History()
+        history = History({key.node_id: key.public_key for key in await self.mesh.oplog.keys()})
         async for page in _committed(self.mesh):
             for entry in page:
                 history.add(entry)
@@ -128,7 +129,7 @@ class Works:
         for job_id, job in jobs.items():
             history.stories[job_id].assert_told_of(job)
         self._assert_begun(history)
-        await self._assert_proven(history)
+        self._assert_proven(history)
         rebuild = Rebuild(self.mesh.store)
         assert (await rebuild.check(), rebuild.findings) == ([], [])
         await assert_sound(self.mesh)
@@ -145,11 +146,10 @@ class Works:
         }
         assert not set(begun) - claims
 
-    async def _assert_proven(self, history: History) -> None:
-        keys = {key.node_id: key.public_key for key in await self.mesh.oplog.keys()}
+    def _assert_proven(self, history: History) -> None:
         for node, item in history.completions:
             proof = Proof(**item["proof"])
-            assert faults_of(proof, job_id=item["job_id"], worker_key=keys[node]) == []
+            assert faults_of(proof, job_id=item["job_id"], worker_key=history.keys[node]) == []
             assert proof.envelope["attempt"] == item["claim_token"]
 
 
@@ -206,7 +206,8 @@ class JobHistory:
 class History:
     """All that was done to jobs, judged while it is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self.keys = keys
         self.stories: dict[str, JobHistory] = {}
         self.completions: list[tuple[str, dict[str, Any]]] = []
         self.refused: Counter[tuple[str, str | None]] = Counter()
@@ -249,7 +250,8 @@ class History:
             story.keep(node, token)
             assert story.is_started
             story.go(token, item["state"] == "failed", item["state"])
-            self.completions.append((entry.node_id, item))
+            completer = Completer(entry.author, self.keys[entry.node_id], payload.get(WORKER))
+            self.completions.append((entry.node_id, dict(with_whole_proof(item, completer))))
         elif entry.kind == YIELD:
             story.keep(node, token)
             story.go(token, item.get("failed", 0), None, item.get("interrupted", 0))

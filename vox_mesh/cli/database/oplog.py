@@ -392,9 +392,16 @@ async def _export(mesh: Mesh, file: Path) -> Record:
     help="Age from which on archived entries are deleted.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the segments that the log records.")
+@click.option(
+    "--void", type=click.IntRange(1), metavar="NUMBER", help="Declare a false segment void, as the owner."
+)
 @json_option
 def archive(
-    older_than: float | None, delete_older_than: float | None, only_list: bool, as_json: bool
+    older_than: float | None,
+    delete_older_than: float | None,
+    only_list: bool,
+    void: int | None,
+    as_json: bool,
 ) -> None:
     """Copy old entries to the archive, as signed files.
 
@@ -403,6 +410,9 @@ def archive(
 
     Entries stay in the database. With --delete-older-than, archived entries are deleted that are at least
     this old and that nothing needs: only the owner's node may.
+
+    With --void, the owner declares that this segment and all after it are false: a node recorded them, and
+    no archive has them. Their entries are archived again.
 
     \b
     Example:
@@ -418,6 +428,9 @@ def archive(
         begun = await CheckpointFile(settings).load()
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         to_archive = LogArchive(*parts, lambda: mesh.oplog.verify(since=begun), archive_target(settings))
+        if void is not None:
+            return [_segment(await to_archive.false_segments.void(void))]
+        await to_archive.false_segments.check_newest()
         done = await to_archive.run_once(round(age_s * 1_000))
         if delete_older_than is not None:
             keep_ms = round(delete_older_than * 1_000)

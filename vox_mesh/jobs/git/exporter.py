@@ -112,7 +112,7 @@ class JobExporter:
             return []
         try:
             found = await self._jobs.queries.find_all(job_ids, fresh=True)
-            items = await self._jobs.queries.completions(found.values())
+            items = await self._jobs.queries.completions(found.values(), self._keys.key_at)
         except TooLarge:
             if len(job_ids) == 1:
                 raise

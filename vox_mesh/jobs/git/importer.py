@@ -14,6 +14,7 @@ from vox_mesh.jobs.git.repository import GitRepository
 from vox_mesh.jobs.git.result_writer import ResultWriter
 from vox_mesh.jobs.git.worker_keys import WorkerKeys
 from vox_mesh.jobs.jobs import Jobs
+from vox_mesh.model.documents.documents import has_keys
 from vox_mesh.model.jobs.git_refs import JobRef, RefKind
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.model.jobs.proof import Proof
@@ -51,6 +52,7 @@ class JobImporter:
         self._jobs = jobs
         self._writer = writer
         self._repository = repository
+        self._keys = worker_keys
         self._reader = RepositoryReader(repository, worker_keys)
         self._report = ImportReport()
 
@@ -86,10 +88,11 @@ class JobImporter:
     ) -> dict[str, ReceivedResult]:
         """Return the valid results of jobs that have not ended here."""
         commits = _commits(job_ids, RefKind.RESULT, refs)
+        ended = await self._jobs.queries.completions(known.values(), self._keys.key_at)
         own = {
             job_id: Proof(**item["proof"]).text.encode()
-            for job_id, item in (await self._jobs.queries.completions(known.values())).items()
-            if "proof" in item
+            for job_id, item in ended.items()
+            if has_keys(item.get("proof"), Proof._fields)
         }
         texts: dict[str, bytes] = {}
         for job_id, text in (await self._reader.proof_texts(commits)).items():

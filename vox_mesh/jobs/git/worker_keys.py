@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vox_mesh.model.jobs.proof import Proof
+from vox_mesh.model.oplog.verification import Key, key_at
 from vox_mesh.nodes.nodes import Nodes
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 
@@ -14,12 +15,19 @@ class WorkerKeys:
         self._trusted_keys = trusted_keys
         self._nodes = nodes
         self._of_node: dict[str, list[str]] = {}
+        self._of_chain: dict[str, list[Key]] = {}
         self._of_mesh: frozenset[str] | None = None
 
     async def in_force(self, node_id: str) -> str | None:
         """Return the key with which a node signs now; `None` if the mesh knows none."""
         keys = await self._keys(node_id)
         return keys[-1] if keys else None
+
+    async def key_at(self, chain: str, seq: int) -> str | None:
+        """Return the key by which an entry of a chain must be signed."""
+        if chain not in self._of_chain:
+            self._of_chain[chain] = await self._trusted_keys.of_chain(chain)
+        return key_at(seq, self._of_chain[chain])
 
     async def has_signed(self, proof: Proof) -> bool:
         """Return whether the key of a proof is one that its node has, or had before it was replaced."""

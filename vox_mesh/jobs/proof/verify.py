@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import ArtifactMissing, BadValue, MeshError, NotKnown
 from vox_mesh.jobs.proof.artifacts import MAX_INLINE, Artifacts
+from vox_mesh.jobs.proof.brief_proof import WORKER, Completer, with_whole_proof
 from vox_mesh.jobs.proof.job_log import JobLog
 from vox_mesh.model.base.canonical import canonical, content_id, parse
 from vox_mesh.model.documents.documents import has_keys, short
@@ -53,6 +54,7 @@ class Verifier:
             ended_by = f"{entry.kind} {entry.op_id} of {entry.node_id}"
             return Verification([*faults, f"there is no proof: it was ended by {ended_by}"], [])
         faults += await self._route_faults(job, entry, item)
+        item = await self._with_whole_proof(entry, item)
         given: Any = item.get("proof")
         if not has_keys(given, Proof._fields):
             return Verification([*faults, f"the op {entry.op_id} that completed it has no proof"], [])
@@ -63,6 +65,13 @@ class Verifier:
         damaged, remarks = await self._outputs(proof)
         remarks += attestation_remarks(proof.envelope, _core_of(job) or {})
         return Verification([*faults, *damaged], remarks, proof)
+
+    async def _with_whole_proof(self, entry: LogEntry, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        worker = parse(entry.payload).get(WORKER)
+        if worker is None:
+            return item
+        key = key_at(entry.seq, await self._log.trusted_keys(entry.node_id))
+        return with_whole_proof(item, Completer(entry.author, key, worker))
 
     async def _schedule_faults(self, job: Job) -> list[str]:
         if await self._log.is_scheduled(job):

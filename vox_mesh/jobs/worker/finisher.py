@@ -22,6 +22,7 @@ from vox_mesh.errors import (
     StaleClaim,
 )
 from vox_mesh.jobs.proof.artifacts import Artifacts
+from vox_mesh.jobs.proof.brief_proof import brief_proof, common_part
 from vox_mesh.jobs.steps.settled_writes import UNSETTLED, write_settled
 from vox_mesh.jobs.transitions import Item, JobTransitions
 from vox_mesh.jobs.worker.attempt_result import AttemptResult, WrittenEnd
@@ -205,12 +206,14 @@ class Finisher:
             )
         if artifacts := self._artifacts.rows(artifact for each in group for artifact in each.artifacts):
             effects.append(artifacts)
-        pairs = [self._complete_item(each) for each in group]
+        is_brief = self._writer.has_brief_proofs
+        pairs = [self._complete_item(each, is_brief=is_brief) for each in group]
         items, logged = [item for item, _ in pairs], [more for _, more in pairs]
         return self._transitions.complete(
             items,
             *effects,
             logged=logged,
+            worker=common_part(_runner(), _program()) if is_brief else None,
             can_spool=can_spool,
             causes=causes,
             at_ms=at_ms,
@@ -237,7 +240,7 @@ class Finisher:
         wait_ms = backoff_ms(job.backoff_ms, count + 1, self._chance())
         return {**item, "not_before_ms": now_ms + wait_ms, name: 1}
 
-    def _complete_item(self, result: AttemptResult) -> tuple[Item, Item]:
+    def _complete_item(self, result: AttemptResult, *, is_brief: bool) -> tuple[Item, Item]:
         """Return the entry of a completion in its op, and what only the log has: its proof and phrase."""
         job, key = result.job, self._writer.identity.key
         started_ms = job.started_ms or result.finished_ms
@@ -270,8 +273,11 @@ class Finisher:
             item["exit_code"] = result.exit_code
         if result.reason is not None:
             item["reason"] = proof.envelope["error"]
-        signed = {"envelope": embedded(text), "signature": proof.signature}
-        return item, {"proof": signed, **self._recorder.logged(result)}
+        whole = {"envelope": embedded(text), "signature": proof.signature}
+        return item, {
+            "proof": brief_proof(envelope, proof) if is_brief else whole,
+            **self._recorder.logged(result),
+        }
 
     async def close(self) -> None:
         """Wait until all results are written."""

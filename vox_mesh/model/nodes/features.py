@@ -26,6 +26,9 @@ ARTIFACTS_KNOWN: Final = 50
 CLEANUPS_KNOWN: Final = 55
 """The schema version since which nodes know jobs that begin with the steps of others."""
 
+BRIEF_PROOFS: Final = 56
+"""The schema version since which nodes read proofs that do not repeat what their op has elsewhere."""
+
 
 class Feature(NamedTuple):
     """A feature, and the schema version since which nodes know it."""
@@ -42,6 +45,7 @@ FEATURES: Final = (
     Feature("deletion of archived entries", DELETIONS_KNOWN),
     Feature("retention of artifacts", ARTIFACTS_KNOWN),
     Feature("forks and compensations", CLEANUPS_KNOWN),
+    Feature("brief proofs", BRIEF_PROOFS),
 )
 
 

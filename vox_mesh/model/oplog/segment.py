@@ -19,6 +19,7 @@ NO_SEGMENT: Final = "0" * 64
 MAX_ENTRIES: Final = 50_000
 """How many entries a segment has at most."""
 
+_VOID: Final = "void"
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _COUNTS: Final = ("number", "after_id", "last_id", "entries", "bytes")
 
@@ -92,3 +93,22 @@ class Segment(NamedTuple):
         """Return whether this segment is the next one."""
         end = (0, 0, NO_SEGMENT) if before is None else before.end
         return (self.number - 1, self.after_id, self.previous) == end
+
+    def is_next(self, entry: LogEntry, before: Segment | None) -> bool:
+        """Return whether an op records this as the next segment, of entries that are older than the op."""
+        return self.follows(before) and self.last_id < entry.id
+
+
+def void_payload(op_id: str) -> str:
+    """Return the payload of the owner's op which says that the op with this id records no segment."""
+    return canonical({_VOID: op_id})
+
+
+def voided_op(entry: LogEntry) -> str | None:
+    """Return the op that this one declares void, if it is the owner's; `None` if it declares none."""
+    try:
+        read: Any = parse(entry.payload)
+        op_id = read[_VOID]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return op_id if isinstance(op_id, str) and void_payload(op_id) == entry.payload else None

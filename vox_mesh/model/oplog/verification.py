@@ -6,7 +6,7 @@ Memory does not grow with the log, only with the number of chains and of anchore
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from vox_mesh.model.oplog.chain import (
 )
 from vox_mesh.model.oplog.deletion import DELETE, DeletedEntries, Deletion, archived_ends
 from vox_mesh.model.oplog.key_changes import KeyChange
-from vox_mesh.model.oplog.segment import ARCHIVE, Segment
+from vox_mesh.model.oplog.segment import ARCHIVE, Segment, voided_op
 
 INITIALISE: Final = "InitialiseMesh"
 DESIGNATE: Final = "DesignateCoordinator"
@@ -61,7 +61,6 @@ WITNESSES: Final = (ANCHOR, ARCHIVE, REKEY, DELETE)
 READ_ERRORS: Final = (BadValue, TypeError, ValueError, AttributeError, KeyError)
 """Raised by reading an entry with invalid contents."""
 
-_HEADED: Final = {ANCHOR: "anchor", ARCHIVE: "segment"}
 _DISPUTED: Final = ""  # in place of a hash: anchors that disagree can't both be true
 
 
@@ -170,11 +169,15 @@ class ChainWitness:
         self.keys: dict[str, list[Key]] = defaultdict(list)
         for key in keys:
             self.keys[key.node_id].append(key)
-        self.heads: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
+        self._heads: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
         self._accepted: dict[tuple[str, int], tuple[str, Key]] = {}
         """By chain and position, the latest key that the owner accepted by a signed op, with its time."""
         self._changes: dict[str, list[KeyChange]] = defaultdict(list)
-        self._segments: list[Segment] = []
+        self._segments: list[tuple[LogEntry, Segment]] = []
+        self._unheard: set[str] = set()
+        """Ops about segments whose heads are not taken in yet: not all of them record the next one."""
+
+        self._void: set[str] = set()
         self._deletions: list[Deletion] = []
         self._deleted: DeletedEntries | None = None
 
@@ -185,14 +188,12 @@ class ChainWitness:
         try:
             if not is_whole(entry):
                 return  # it was changed, which the check of its own chain reports
-            if entry.kind in (ARCHIVE, DELETE):
+            if entry.kind == ANCHOR:
+                payload: Any = parse(entry.payload)
+                self._hear_heads(payload["heads"], f"anchor {entry.op_id} of {entry.node_id}")
+            elif entry.kind in (ARCHIVE, DELETE):
                 self._hear_of_archive(entry)
-            payload: Any = parse(entry.payload)
-            if entry.kind in _HEADED:
-                what = f"{_HEADED[entry.kind]} {entry.op_id} of {entry.node_id}"
-                for node_id, (seq, digest) in payload["heads"].items():
-                    if type(seq) is int:
-                        self._record(node_id, seq, digest, what)
+                self._unheard.add(entry.op_id)
             elif entry.kind == REKEY and self.is_of_owner(entry):
                 self._hear_change(KeyChange.read(entry))
         except READ_ERRORS:
@@ -204,10 +205,37 @@ class ChainWitness:
             if entry.accepted == 1 and is_whole(entry):
                 self._hear_of_archive(entry)
 
+    @property
+    def heads(self) -> Mapping[str, Mapping[int, tuple[str, str]]]:
+        """Return by chain and number the hash of an entry as it was recorded, and what recorded it."""
+        if self._unheard:
+            for entry, segment in self._recorded():
+                if entry.op_id in self._unheard:
+                    self._hear_heads(segment.heads, f"segment {entry.op_id} of {entry.node_id}")
+            self._unheard.clear()
+        return self._heads
+
+    def _hear_heads(self, heads: Mapping[str, tuple[int, str]], what: str) -> None:
+        for node_id, (seq, digest) in heads.items():
+            if type(seq) is int:
+                self._record(node_id, seq, digest, what)
+
+    def _recorded(self) -> list[tuple[LogEntry, Segment]]:
+        """Return the segments that follow each other. What other ops state of segments does not count."""
+        found: list[tuple[LogEntry, Segment]] = []
+        for entry, segment in sorted(self._segments, key=lambda each: each[0].id):
+            is_void = entry.op_id in self._void
+            if not is_void and segment.is_next(entry, found[-1][1] if found else None):
+                found.append((entry, segment))
+        return found
+
     def _hear_of_archive(self, entry: LogEntry) -> None:
         self._deleted = None
-        if entry.kind == ARCHIVE:
-            self._segments.append(Segment.read(entry))
+        if entry.kind == ARCHIVE and (void := voided_op(entry)) is not None:
+            if self.is_of_owner(entry):
+                self._void.add(void)
+        elif entry.kind == ARCHIVE:
+            self._segments.append((entry, Segment.read(entry)))
         elif self.is_of_owner(entry):
             self._deletions.append(Deletion.read(entry))
 
@@ -215,9 +243,10 @@ class ChainWitness:
     def deleted(self) -> DeletedEntries:
         """Return the entries that the owner let be deleted from the database, and that are archived."""
         if self._deleted is None:
-            counted = [each for each in self._deletions if each.is_archived_in(self._segments)]
+            segments = [segment for _, segment in self._recorded()]
+            counted = [each for each in self._deletions if each.is_archived_in(segments)]
             last = max((each.segment for each in counted), default=0)
-            self._deleted = DeletedEntries(counted, archived_ends(self._segments, last))
+            self._deleted = DeletedEntries(counted, archived_ends(segments, last))
         return self._deleted
 
     def _hear_change(self, change: KeyChange) -> None:
@@ -234,9 +263,9 @@ class ChainWitness:
         self._record(*head)
 
     def _record(self, node_id: str, seq: int, digest: str, anchor: str) -> None:
-        known, earlier = self.heads[node_id].setdefault(seq, (digest, anchor))
+        known, earlier = self._heads[node_id].setdefault(seq, (digest, anchor))
         if known not in (digest, _DISPUTED):  # otherwise a rewritten chain could be anchored again
-            self.heads[node_id][seq] = (_DISPUTED, f"{earlier} or {anchor}")
+            self._heads[node_id][seq] = (_DISPUTED, f"{earlier} or {anchor}")
 
     def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of that time signed this very entry."""

@@ -15,6 +15,7 @@ from vox_mesh.model.oplog.segment import MAX_ENTRIES, NO_SEGMENT, Segment
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import Identity
+from vox_mesh.oplog.archive.false_segments import FalseSegments
 from vox_mesh.oplog.archive.segment_file import SegmentHeader, SegmentReader, SegmentWriter
 from vox_mesh.oplog.archive.segment_ops import TAKEN, RecordedSegments, SegmentOps
 from vox_mesh.oplog.pages import MAX_PAGE_ENTRIES, Pages
@@ -25,6 +26,9 @@ from vox_mesh.store.targets.target import FileTarget
 _log = logging.getLogger(__name__)
 
 _DRAFT: Final = "segment.jsonl.gz"
+
+_MAX_TRIES: Final = 10
+"""How often a segment is recorded again after another op about segments was written."""
 
 Verify = Callable[[], Awaitable[Sequence[ChainReport]]]
 """Verifies the log: what is broken is not archived."""
@@ -49,6 +53,7 @@ class LogArchive:
         self.target = target
         self._pages = Pages(store)
         self._ops = SegmentOps(store, trusted_keys)
+        self.false_segments = FalseSegments(store, identity, trusted_keys, target)
 
     async def segments(self) -> RecordedSegments:
         """Return the segments that the log records."""
@@ -74,13 +79,6 @@ class LogArchive:
             done.append(segment)
         return done
 
-    async def check_newest(self) -> None:
-        """Raise `ArchiveFailed` unless the archive has the newest segment: it may be an earlier copy."""
-        last = (await self._ops.read()).last
-        if last is not None:
-            async with self.target.get(last.file_name, last.bytes) as path:
-                await asyncio.to_thread(SegmentReader(path, self._store.mesh_id, last).check_file)
-
     async def _has_due(self, until_ms: int) -> bool:
         last = (await self._ops.read()).last
         first = await self._pages.after(0 if last is None else last.last_id, limit=1)
@@ -104,16 +102,30 @@ class LogArchive:
                 return None
             await self.target.put(segment.file_name, path)
         await self._read_back(segment)
-        script = self._ops.script(segment, last.op_id, before.last_op)
-        try:
-            await self._store.write(script)
-        except Refused as refused:
-            if refused.reason != TAKEN:
-                raise
+        if not await self._record(segment, last.op_id, before):
             _log.info("segment archived by another process: number=%d", segment.number)
             return None
         _log.info("segment archived: number=%d entries=%d", segment.number, segment.entries)
         return segment
+
+    async def _record(self, segment: Segment, last_op: str, before: RecordedSegments) -> bool:
+        """Record a stored segment; return whether it is the next one, whatever false ops are written."""
+        found = before
+        for _ in range(_MAX_TRIES):
+            try:
+                await self._store.write(self._ops.script(segment, last_op, found.last_op))
+            except Refused as refused:
+                if refused.reason != TAKEN:
+                    raise
+            else:
+                return True
+            found = await self._ops.read()
+            if found.last != before.last:
+                await self.false_segments.check_newest()
+                found = await self._ops.read()
+            if found.last != before.last:
+                break
+        return False
 
     async def _write(
         self, path: Path, before: Segment | None, until_ms: int, max_entries: int

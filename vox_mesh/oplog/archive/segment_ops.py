@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.segment import ARCHIVE, Segment
+from vox_mesh.model.oplog.segment import ARCHIVE, Segment, void_payload, voided_op
 from vox_mesh.oplog.pages import Pages
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.schema.statements import named
@@ -59,15 +59,17 @@ class SegmentOps:
         """Return the segments whose ops their authors have signed.
 
         Any node may write such an op, so one that does not follow the last segment is skipped: it must not
-        keep others from archiving.
+        keep others from archiving. One that the owner declared void is passed over.
         """
         recorded: list[RecordedSegment] = []
         skipped: list[str] = []
-        last_op: str | None = None
-        async for entry in self._pages.segments():
-            last_op = entry.op_id
-            if not await self._trusted_keys.is_authentic(entry):
-                continue  # the check of its chain reports it
+        entries = [entry async for entry in self._pages.segments()]
+        void = {op_id: each for each in entries if (op_id := voided_op(each)) is not None}
+        void = {op_id: each for op_id, each in void.items() if await self._trusted_keys.is_of_owner(each)}
+        passed_over = void.keys() | {each.op_id for each in void.values()}
+        for entry in entries:
+            if entry.op_id in passed_over or not await self._trusted_keys.is_authentic(entry):
+                continue  # the check of its chain reports what its author has not signed
             try:
                 segment = _segment_of(entry, recorded[-1].segment if recorded else None)
             except BadValue as error:
@@ -75,7 +77,7 @@ class SegmentOps:
                 continue
             keys = {key.public_key for key in await self._trusted_keys.of_chain(entry.node_id)}
             recorded.append(RecordedSegment(segment, entry, tuple(sorted(keys))))
-        return RecordedSegments(recorded, skipped, last_op)
+        return RecordedSegments(recorded, skipped, entries[-1].op_id if entries else None)
 
     def script(self, segment: Segment, last_op: str, before: str | None) -> Script:
         """Return the script that records a segment, whose last entry is this op.
@@ -92,6 +94,15 @@ class SegmentOps:
             ),
             Statement(_SQL["refuse_unless_entry"], (*mesh, segment.last_id, last_op), refusal=LOST),
             op=Op(ARCHIVE, segment.payload, signed=True),
+        )
+
+    def void_script(self, recorded: RecordedSegment) -> Script:
+        """Return the script by which the owner declares that an op records no segment."""
+        op_id = recorded.entry.op_id
+        values = (*self._store.mesh_id, recorded.entry.id, op_id)
+        return Script(
+            Statement(_SQL["refuse_unless_entry"], values, refusal=LOST),
+            op=Op(ARCHIVE, void_payload(op_id), signed=True),
         )
 
 

@@ -106,10 +106,10 @@ class ArchiveMaintenance:
     async def _pass(self) -> list[Segment]:
         mesh = self._mesh
         await self._write(Statement(_SQL["begin_pass"], mesh.store.mesh_id))
-        await self._verify()
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         archive = LogArchive(*parts, self._verified, archive_target(self._settings))
-        await archive.check_newest()
+        await archive.false_segments.check_newest()
+        await self._verify()
         done = await archive.run_once(round(self._settings.archive_after * 1_000))
         await self._delete(archive.target)
         await self._write(

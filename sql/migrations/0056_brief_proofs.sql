@@ -1,0 +1,2 @@
+-- Proofs in the log that do not repeat what their op has elsewhere. Older nodes say of such a job that it has no proof:
+-- none is written while one of them is alive.
