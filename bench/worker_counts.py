@@ -1,8 +1,8 @@
 """`python -m bench.worker_counts`: what several worker processes count while they share jobs.
 
-One, two and four processes of 64 places work in turn on the same number of jobs, on a server and in a file. It
-prints one line for each: jobs a second, and by job the processor time of the workers and of the server; the
-requests that write, the claims and the refused ones are of all workers together. It is the median of the rounds.
+One, two and four processes of 64 places work in turn on the same number of jobs, on a server and in a file.
+It prints one line for each, the median of the rounds: jobs a second, and by job the processor time of the
+workers and of the server. Requests that write, claims and refused ones are of all workers together.
 """
 
 from __future__ import annotations

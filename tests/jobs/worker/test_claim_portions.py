@@ -53,7 +53,8 @@ async def test_jobs_of_others_are_claimed_from_the_end_of_a_backlog(
     jobs = await backlog(local, 30)
     others = [job for job, place in zip(jobs, places(local, jobs), strict=True) if place]
     choice = chooser.choose(others, _CAPACITY, len(others), is_deep=True)
-    wanted = sorted(reversed(others), key=lambda job: places(local, [job]))
+    last_first = others[::-1]
+    wanted = sorted(last_first, key=lambda job: places(local, [job]))
     assert (choice.take, choice.is_others_turn, choice.own_count) == (wanted, True, 0)
 
 

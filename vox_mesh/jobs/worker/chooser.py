@@ -37,7 +37,7 @@ class ClaimChoice(NamedTuple):
     is_others_turn: bool = False
     """Whether other nodes rank before this one for any of them: they may have claimed it just now."""
     own_count: int = 0
-    """How many of the claimable jobs this node ranks first for, whether it has free capacity for them or not."""
+    """How many of the claimable jobs this node ranks first for, also beyond its free capacity."""
 
 
 class Chooser:
@@ -241,8 +241,8 @@ class Chooser:
     def _least_contended(self, others: Sequence[Claimable], capacity: int) -> list[Claimable]:
         """Return others' jobs in the order in which to claim them without getting in anyone's way.
 
-        First the overdue ones, which nobody seems to claim; then the ones for which this node ranks best, last
-        ones first, since the nodes that rank before it claim the first ones.
+        First the overdue ones, which their nodes leave alone; then the ones for which this node ranks best,
+        last ones first, since the nodes that rank before it claim the first ones.
         """
         now_ms = self._clock.now_ms
         overdue = [job for job in others if now_ms - job.not_before_ms > _OVERDUE_MS]

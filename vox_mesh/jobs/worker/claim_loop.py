@@ -127,7 +127,7 @@ class ClaimLoop:
     async def _gather_endings(self) -> None:
         """Wait for the capacity of attempts whose results are being written, if that is most of the free one.
 
-        The request of a claim would wait for theirs anyway, and then the next claim would be a small one, too.
+        The request of a claim would wait for theirs anyway, and the next claim would be a small one, too.
         """
         until = self._leases.now + _MAX_ENDING_S
         while self._executor.ending_count > self._capacity.free and (left_s := until - self._leases.now) > 0:
