@@ -28,7 +28,7 @@ LockService = Service[Sequence[Pair]]
 _TTL_S: Final = 300
 _WAIT_S: Final = 30.0
 _RETRY_S: Final = 0.001
-"""How long a caller waits before it asks again where a service has no way to be told."""
+"""How long a caller waits before it asks again where a service sends no notice."""
 
 _CREATE: Final = (
     "CREATE TABLE IF NOT EXISTS locks "
