@@ -128,6 +128,13 @@ STEP_PLANTS: Final = (
         instrument=Instrument.STEPS,
     ),
     PlantedBug(
+        "sleeps-for-ever",
+        "a sleep that is over is still shown as waiting",
+        (Code("vox_mesh.views.job_steps:_Reached.by", "until_ms <= end_ms", "until_ms < 0"),),
+        ("test_a_sleep_that_is_over_is_done",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
         "deadline-not-stored",
         "the deadline of a step is not stored, and a later attempt waits on without it",
         (Code(f"{_RUNNER}:_until", "deadline_ms is None", "True"),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
 from vox_mesh.model.base.canonical import canonical
@@ -15,13 +15,17 @@ from vox_mesh.runtime.services import MeshServices
 
 _MAX_WAIT: Final = 200
 
+CANCELLED: Final = "cancelled"
+"""The state of a wait whose job has ended before it was over."""
+
 
 @dataclass(frozen=True)
 class StepView:
     """A step: its place in the handler, how far it is, and what is stored of it.
 
     `is_signed`: whether a worker that started the job has signed it; what is not signed is run again.
-    `attempt` is the claim token of the attempt that stored it.
+    `attempt` is the claim token of the attempt that stored it. A sleep is `done` when its time has come; any
+    wait is `cancelled` if its job has ended before.
     """
 
     place: int
@@ -47,28 +51,62 @@ class StepProgress:
     """Of each wait the step and what it waits for."""
 
 
+class _Reached(NamedTuple):
+    """How far a step is at a time, which its row alone does not say: the row of a wait is never changed."""
+
+    state: str
+    ended_ms: int
+
+    @classmethod
+    def by(cls, row: StepRow, job: Job, now_ms: int) -> _Reached:
+        """Return how far the last row of a step and its job show it to be."""
+        if row.state != StepState.WAITING:
+            return cls(row.state, row.ended_ms)
+        until_ms = _sleeps_until(row)
+        end_ms = now_ms if job.ended_ms is None else job.ended_ms
+        if until_ms is not None and until_ms <= end_ms:
+            return cls(StepState.DONE, until_ms)
+        return cls(row.state, row.ended_ms) if job.ended_ms is None else cls(CANCELLED, job.ended_ms)
+
+
+def _sleeps_until(row: StepRow) -> int | None:
+    """Return the time until which a step sleeps, or `None` if it is no sleep, or its row can't be read."""
+    try:
+        until_ms = row.document["until_ms"] if row.kind == StepKind.SLEEP else None
+    except (KeyError, TypeError, BadValue):
+        return None
+    return until_ms if type(until_ms) is int else None
+
+
 async def step_progress(mesh: MeshServices, job: Job) -> StepProgress | None:
     """Return how far a job is, as its workers have signed it, or `None` if it has no steps."""
     rows = await mesh.jobs.steps.verified(job.job_id)
     if not rows:
         return None
-    names, last = occurrence_names(rows), rows[-1]
+    names, last, now_ms = occurrence_names(rows), rows[-1], mesh.clock.now_ms
     is_suspended = job.state == JobState.PENDING
     waits = [
         (names[place], wait)
         for place, row in sorted(by_place(rows).items())
-        if is_suspended and (wait := _wait_of(row, mesh.clock.now_ms)) is not None
+        if is_suspended and (wait := _wait_of(row, job, now_ms)) is not None
     ]
-    return StepProgress(len(names), f"{names[last.place]} ({last.kind}, {last.state})", tuple(waits))
+    state = _Reached.by(last, job, now_ms).state
+    return StepProgress(len(names), f"{names[last.place]} ({last.kind}, {state})", tuple(waits))
 
 
-async def steps_of(mesh: MeshServices, job_id: str) -> list[StepView]:
+async def steps_of(mesh: MeshServices, job: Job) -> list[StepView]:
     """Return the steps of a job, in the order of the handler."""
-    stored = [row for row in await mesh.jobs.steps.stored(job_id) if row.is_sound()]
-    signed = await mesh.jobs.steps.verified(job_id)
-    names, last_signed = occurrence_names(stored), by_place(signed)
+    stored = [row for row in await mesh.jobs.steps.stored(job.job_id) if row.is_sound()]
+    signed = await mesh.jobs.steps.verified(job.job_id)
+    names, last_signed, now_ms = occurrence_names(stored), by_place(signed), mesh.clock.now_ms
     return [
-        _view(row, names[place], _failures(stored, place), is_signed=last_signed.get(place) == row)
+        _view(
+            row,
+            names[place],
+            _Reached.by(row, job, now_ms),
+            _failures(stored, place),
+            is_signed=last_signed.get(place) == row,
+        )
         for place, row in sorted(by_place(stored).items())
     ]
 
@@ -77,29 +115,29 @@ def _failures(rows: Sequence[StepRow], place: int) -> int:
     return sum(row.place == place and row.state == StepState.FAILED for row in rows)
 
 
-def _view(row: StepRow, name: str, failures: int, *, is_signed: bool) -> StepView:
+def _view(row: StepRow, name: str, reached: _Reached, failures: int, *, is_signed: bool) -> StepView:
     return StepView(
         place=row.place,
         name=name,
         kind=row.kind,
-        state=row.state,
+        state=reached.state,
         failures=failures,
         attempt=row.claim_token,
         began_ms=row.began_ms,
-        ended_ms=row.ended_ms,
+        ended_ms=reached.ended_ms,
         value=row.document if is_signed else None,
         digest=row.digest,
         is_signed=is_signed,
     )
 
 
-def _wait_of(row: StepRow, now_ms: int) -> str | None:
+def _wait_of(row: StepRow, job: Job, now_ms: int) -> str | None:
     """Return what a suspended job waits for at a step, or `None` if the wait is over."""
     try:
         document = row.document
         if row.state == StepState.FAILED:
             return _until(document.get("retry_ms"), now_ms, "its next try")
-        if row.state != StepState.WAITING:
+        if _Reached.by(row, job, now_ms).state != StepState.WAITING:
             return None
         if row.kind == StepKind.SLEEP:
             return _until(document.get("until_ms"), now_ms, "a time")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.jobs.conftest import local, named, node, there
 from vox_mesh.node import MeshNode
+from vox_mesh.testing import MeshHarness
 
 __all__ = ["local", "named", "node", "there"]
 
@@ -35,3 +36,9 @@ async def kept_node(node: MeshNode) -> AsyncIterator[MeshNode]:
     """`node`, with its maintenance of jobs."""
     async with _maintained(node):
         yield node
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[MeshHarness]:
+    async with MeshHarness() as harness:
+        yield harness

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,8 +12,10 @@ from tests.support.jobs.job_desks import ended, idle
 from tests.support.nodes.scraping import metrics_of, scraped
 from vox_mesh import JobContext, Question
 from vox_mesh.cli.top.details import details
+from vox_mesh.errors import StepTimedOut
 from vox_mesh.node import MeshNode
-from vox_mesh.views.job_steps import step_progress
+from vox_mesh.testing import MeshHarness
+from vox_mesh.views.job_steps import step_progress, steps_of
 from vox_mesh.views.overview import overview
 
 _SOON: Final = timedelta(milliseconds=20)
@@ -94,3 +98,60 @@ async def test_it_is_seen_how_far_a_suspended_job_is_and_what_it_waits_for(local
 async def test_a_job_without_steps_has_no_progress_in_them(local: MeshNode) -> None:
     scheduled = await local.jobs.schedule("work")
     assert await step_progress(local, await local.jobs.find(scheduled.job_id)) is None
+
+
+async def _states(node: MeshNode, job_id: str) -> dict[str, str]:
+    """Return the states of the steps of a job by name, as all faces show them."""
+    return {step.name: step.state for step in await steps_of(node, await node.jobs.find(job_id))}
+
+
+async def test_a_sleep_that_is_over_is_done(harness: MeshHarness) -> None:
+    node = await harness.node()
+    is_awake, may_end = asyncio.Event(), asyncio.Event()
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        await context.sleep("1h")
+        await context.step("next", int)
+        is_awake.set()
+        await may_end.wait()
+
+    job = await node.jobs.schedule("work")
+    async with node.worker.running():
+        await harness.clock.advance("1s")
+        asleep = await suspended(node, job.job_id)
+        seen = await step_progress(node, asleep)
+        assert (seen and seen.last, await _states(node, job.job_id)) == (
+            "sleep (sleep, waiting)",
+            {"sleep": "waiting"},
+        )
+        await harness.clock.advance("1h")
+        await is_awake.wait()
+        assert await _states(node, job.job_id) == {"sleep": "done", "next": "done"}
+        may_end.set()
+        await harness.clock.advance("1s")
+        (finished,) = await ended(node, job)
+    sleep = (await steps_of(node, finished))[0]
+    assert (sleep.state, sleep.ended_ms - sleep.began_ms) == ("done", 3_600_000)
+
+
+async def test_a_wait_that_its_job_did_not_wait_out_is_cancelled(kept: MeshNode) -> None:
+    @kept.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        with suppress(StepTimedOut):
+            await context.gather(
+                context.wait_message(thread="t1", name="paid"),
+                context.wait_message(thread="t2", name="late", deadline="1ms"),
+            )
+        await context.sleep("1ms", name="nap")
+        await context.sleep("1h", name="long")
+
+    job = await kept.jobs.schedule("work")
+    async with kept.worker.running():
+        async for found in kept.jobs.watch(job):
+            if found.reason == "it sleeps" and (await _states(kept, job.job_id)).get("long"):
+                break
+        waiting = {"paid": "waiting", "late": "failed", "nap": "done", "long": "waiting"}
+        assert await _states(kept, job.job_id) == waiting
+        await kept.jobs.abort(job)
+    assert await _states(kept, job.job_id) == {**waiting, "paid": "cancelled", "long": "cancelled"}

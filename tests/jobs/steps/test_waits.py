@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -19,12 +18,6 @@ from vox_mesh.node import MeshNode
 from vox_mesh.testing import MeshHarness
 
 _FAN_IN_S: Final = 240.0
-
-
-@pytest.fixture
-async def harness() -> AsyncIterator[MeshHarness]:
-    async with MeshHarness() as harness:
-        yield harness
 
 
 async def done(node: MeshNode, payload: Any = None, **options: Any) -> Job:

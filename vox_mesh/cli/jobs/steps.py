@@ -30,7 +30,7 @@ def steps(reference: str, as_json: bool) -> None:
     """
 
     async def work(mesh: Mesh) -> list[StepView]:
-        return await steps_of(mesh, (await mesh.jobs.find(reference)).job_id)
+        return await steps_of(mesh, await mesh.jobs.find(reference))
 
     found = run_command("job steps", work)
     show_several([vars(each) if as_json else _line(each) for each in found], as_json=as_json)

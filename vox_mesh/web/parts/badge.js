@@ -15,7 +15,7 @@ const STATES = {
   overdue: ["warn", "clock"], late: ["warn", "clock"], suspect: ["warn", "clock"], stale: ["warn", "clock"], expired: ["warn", "clock"], asked: ["warn", "question"], question: ["warn", "question"],
   warn: ["warn", "clock"], alert: ["warn", "diamond"], critical: ["bad", "diamond"],
   failed: ["bad", "cross"], dead: ["bad", "cross"], broken: ["bad", "cross"], denied: ["bad", "cross"], refused: ["bad", "cross"],
-  aborted: ["", "cross"], yielded: ["", "retry"], left: ["", "minus"], gone: ["", "minus"],
+  aborted: ["", "cross"], cancelled: ["", "cross"], yielded: ["", "retry"], left: ["", "minus"], gone: ["", "minus"],
 };
 
 /** Return the tone of a state.

@@ -315,7 +315,7 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
 async def list_steps(mesh: MeshServices, job: JobName, query: PageQuery) -> Page[StepView]:
     """List the durable steps of a job, with their results, in the order of its handler."""
     after = query.number or 0
-    steps = await steps_of(mesh, (await mesh.jobs.find(job)).job_id)
+    steps = await steps_of(mesh, await mesh.jobs.find(job))
     rest = [each for each in steps if each.place > after]
     return query.page(rest[: query.limit], lambda each: each.place)
 
