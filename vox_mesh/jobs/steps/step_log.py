@@ -137,7 +137,9 @@ class StepLog:
                 f"step {self._count} of the job is stored as {stored.name} ({stored.kind}),"
                 f" but the handler now calls {name} ({kind})"
             )
-        return Place(self._count, name, kind, stored, self._clock.now_ms)
+        is_done = stored is not None and stored.state == StepState.DONE
+        began_ms = stored.began_ms if stored is not None and is_done else self._clock.now_ms
+        return Place(self._count, name, kind, stored, began_ms)
 
     def is_next(self, name: str, kind: StepKind) -> bool:
         """Return whether the next step is stored under this name, or nothing is stored from there on."""

@@ -54,7 +54,10 @@ class StepValues:
 
     def decode(self, text: str) -> Any:
         """Return a result as the step has returned it. Raises `BadValue` if its type has changed since."""
-        value = read_stored(text)
+        return self.restore(read_stored(text))
+
+    def restore(self, value: Any) -> Any:
+        """Return a result of a stored document as the step has returned it; raises as `decode`."""
         if self._adapter is None:
             return value
         try:
