@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.messages.messaging import bodies, ids
 from tools.homes import FILE
-from vox_mesh import Mesh
+from vox_mesh import Mesh, Message
 from vox_mesh.errors import BadValue
 from vox_mesh.node import MeshNode
 
@@ -23,7 +23,7 @@ async def test_each_recipient_gets_all_of_its_messages_in_order(any_node: MeshNo
     assert [(each.receiver_agent, each.body) for each in sent] == given
     for first, receiver in enumerate(_RECEIVERS):
         expected = [each for each in sent if each.receiver_agent == receiver]
-        found = []
+        found: list[Message] = []
         while len(found) < len(expected):
             batch = await any_node.messages.inbox(receiver)
             assert batch, f"only {len(found)} of {len(expected)} messages were found"
