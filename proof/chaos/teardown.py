@@ -11,8 +11,6 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from proof import tables, witness
 from proof.chaos import marks, storm
 from proof.chaos.fuzzers import MARK
@@ -24,6 +22,7 @@ from proof.workloads.archiving import ARCHIVE
 from vox_mesh import MeshError, Script, Settings, Statement, Store, open_store
 from vox_mesh.cli.database.db import sync_replica
 from vox_mesh.errors import DatabaseUnavailable, Unreachable
+from vox_mesh.oplog.archive.entry_lines import read_entry
 from vox_mesh.runtime.open_store import Role, open_engine
 
 _TABLES: Final = (
@@ -79,7 +78,7 @@ async def record_end_state(
 ) -> None:
     """Write the final state that checks need into the history."""
     await record_final_state(ask, recorder)
-    _note_archive(outside / ARCHIVE, recorder)
+    _note_archive(outside / ARCHIVE, await _log_ids(ask), recorder)
     await note_backups(outside, infrastructure.own_settings, recorder)
     for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
         recorder.note("final.storm", **row)
@@ -91,16 +90,27 @@ async def record_end_state(
         )
 
 
-def _note_archive(folder: Path, recorder: Recorder) -> None:
-    """Note the entries in each file of the archive."""
+async def _log_ids(ask: Ask) -> set[int]:
+    """Return the ids of all entries in the database."""
+    found: set[int] = set()
+    while page := await ask(f"SELECT id FROM agent_oplog WHERE id > {max(found, default=0)} LIMIT {_PAGE}"):
+        found.update(row["id"] for row in page)
+    return found
+
+
+def _note_archive(folder: Path, present: set[int], recorder: Recorder) -> None:
+    """Note the entries in each file of the archive, and in full those that the database lacks."""
     for path in sorted(folder.glob("segment-*")):
         lines = gzip.decompress(path.read_bytes()).splitlines()
-        entries = [orjson.loads(line) for line in lines[1:-1]]
+        entries = [read_entry(line + b"\n") for line in lines[1:-1]]
         recorder.note(
             "final.segment",
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            entries=[[entry["id"], entry["op_id"], entry["hash"]] for entry in entries],
+            entries=[[each.id, each.op_id, each.hash, each.node_id, each.seq] for each in entries],
         )
+        for entry in entries:
+            if entry.id not in present:
+                recorder.note("final.archived", row=entry._asdict())
 
 
 async def _note_fuzzers(ask: Ask, recorder: Recorder) -> None:

@@ -7,7 +7,8 @@ from typing import Final
 
 import orjson
 
-from proof.final_state import Row, final_rows
+from proof.archived_log import log_rows
+from proof.final_state import Row
 from proof.history import History
 from proof.verdicts import Check
 
@@ -17,7 +18,7 @@ _APPROVE: Final = "Approve"
 
 def applied_once(history: History) -> Iterator[str | int]:
     """Compare what was asked and approved in the log with the ops that name the approvals."""
-    entries = final_rows(history, "agent_oplog")
+    entries = log_rows(history)
     accepted = sorted((row for row in entries if row["accepted"]), key=lambda row: row["id"])
     asked = {row["op_id"]: row for row in accepted if row["kind"] == _REQUEST}
     approved = {_payload(row)["approval"]: row for row in accepted if row["kind"] == _APPROVE}

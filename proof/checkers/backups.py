@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from proof.final_state import final_rows
+from proof.archived_log import deleted_entries, log_rows
 from proof.history import Data, History, Operation
 from proof.losses import Losses
 from proof.verdicts import Check
@@ -55,16 +55,17 @@ def _foreign(history: History, content: Data) -> Iterator[str]:
     """It has no entry that is not in the log; a rollback may have lost some since."""
     if Losses(history):
         return
-    log = {(row["node_id"], row["seq"]): row["hash"] for row in final_rows(history, "agent_oplog")}
+    log = {(row["node_id"], row["seq"]): row["hash"] for row in log_rows(history)}
     for chain, seq, _, digest in content["entries"]:
         if log.get((chain, seq)) != digest:
             yield f"has another entry {seq} of {chain} than the log"
 
 
 def _missing(history: History, content: Data, made: Operation) -> Iterator[str]:
-    """It has all that was known to be in the log before it was begun, but for what a rollback lost."""
-    losses = Losses(history)
+    """It has all that was known before it was begun, but for what a rollback lost or was deleted."""
+    losses, deleted = Losses(history), deleted_entries(history)
     ops = {op_id for _, _, op_id, _ in content["entries"]}
+    ops |= {row["op_id"] for row in log_rows(history) if deleted.has(row["node_id"], row["seq"])}
     heads = {(chain, seq): digest for chain, seq, _, digest in content["entries"]}
     for append in history.operations("log.append"):
         is_known = append.is_ok and not append.result.get("spooled") and append.ended < made.began
@@ -74,7 +75,7 @@ def _missing(history: History, content: Data, made: Operation) -> Iterator[str]:
         if seen.at >= made.began or losses.touches(seen.data["asked_at"], made.ended):
             continue
         chain, seq = seen.data["chain"], seen.data["seq"]
-        if heads.get((chain, seq)) != seen.data["hash"]:
+        if not deleted.has(chain, seq) and heads.get((chain, seq)) != seen.data["hash"]:
             yield f"lacks entry {seq} of {chain}, which was there before it was begun"
 
 

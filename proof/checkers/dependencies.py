@@ -8,7 +8,8 @@ from typing import Final
 
 import orjson
 
-from proof.final_state import Row, final_rows
+from proof.archived_log import log_rows
+from proof.final_state import Row
 from proof.history import History
 from proof.losses import Losses
 from proof.verdicts import Check
@@ -27,7 +28,7 @@ def ops_in_order(history: History) -> Iterator[str | int]:
     A cause of a job's op that a node has read just before a rollback may be lost.
     """
     losses = Losses(history)
-    accepted = [row for row in final_rows(history, "agent_oplog") if row["accepted"]]
+    accepted = [row for row in log_rows(history) if row["accepted"]]
     applied = _applied(accepted)
     for row in accepted:
         is_free = row["causal_deps"] == _ON_NOTHING or row["kind"] in _OF_OTHERS

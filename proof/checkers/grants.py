@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from proof.archived_log import log_rows
 from proof.final_state import Row, final_rows
 from proof.history import History
 from proof.verdicts import Check
@@ -50,7 +51,7 @@ class _Grants:
     """The grants of a run, and what the agents did that need one."""
 
     def __init__(self, history: History) -> None:
-        rows = sorted(final_rows(history, "agent_oplog"), key=lambda row: row["id"])
+        rows = log_rows(history)
         self.entries = [LogEntry(**row) for row in rows if row["accepted"]]
         scopes = {row["scope_id"] for row in final_rows(history, "admitted_agents")}
         self.history = GrantHistory(_issuer, *scopes or {""})

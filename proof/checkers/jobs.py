@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from proof.archived_log import log_rows
 from proof.checkers.pruning import pruned_by
 from proof.final_state import Row, final_rows, grouped
 from proof.history import History, Operation
@@ -26,7 +27,7 @@ def _moves(history: History) -> _Moves:
 
 def _ops(history: History) -> dict[str, Row]:
     """Return the accepted ops of the log, by id."""
-    return {row["op_id"]: row for row in final_rows(history, "agent_oplog") if row["accepted"]}
+    return {row["op_id"]: row for row in log_rows(history) if row["accepted"]}
 
 
 def _is_end(row: Row) -> bool:
@@ -186,7 +187,7 @@ def spooled_in_order(history: History) -> Iterator[str | int]:
 
 def _refused_jobs(history: History) -> set[str]:
     """Return the ids of the jobs that a refused op was to schedule."""
-    ops = (row for row in final_rows(history, "agent_oplog") if not row["accepted"])
+    ops = (row for row in log_rows(history) if not row["accepted"])
     payloads = (orjson.loads(op["payload"]) for op in ops if op["kind"] == SCHEDULE)
     return {item["job_id"] for payload in payloads for item in payload["jobs"]}
 

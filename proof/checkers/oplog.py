@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+from proof.archived_log import deleted_entries, log_rows
 from proof.final_state import final_rows, grouped
 from proof.history import History, Operation
 from proof.losses import Losses
@@ -28,7 +29,7 @@ _NOTICED_S: Final = 5.0
 
 def _chains(history: History) -> dict[str, list[LogEntry]]:
     """Return the entries of each chain, by sequence number."""
-    rows = grouped(final_rows(history, "agent_oplog"), "node_id")
+    rows = grouped(log_rows(history), "node_id")
     chains = {node: [LogEntry(**row) for row in its] for node, its in rows.items()}
     return {node: sorted(chain, key=lambda entry: entry.seq) for node, chain in chains.items()}
 
@@ -50,7 +51,11 @@ def chains_whole(history: History) -> Iterator[str | int]:
             if entry.hash != op_hash(entry):
                 yield f"{node}: entry {seq} ({entry.kind}) is not what it was when it was hashed"
             prev = entry.hash
+    deleted = deleted_entries(history)
     for edit in final_rows(history, "proof_log_edits"):
+        if edit["deed"] == "delete" and deleted.has(edit["node_id"], edit["seq"]):
+            yield 1
+            continue
         yield f"{edit['node_id']}: entry {edit['seq']} saw an {edit['deed']} at {edit['at_ms']}"
     yield from problems_found(history, "log.verify")
 
@@ -69,7 +74,7 @@ def problems_found(history: History, verification: str) -> Iterator[str | int]:
 
 def chains_complete(history: History) -> Iterator[str | int]:
     """An acknowledged op is in the log once; an unknown one at most once; a rejected one is not."""
-    entries = grouped(final_rows(history, "agent_oplog"), "op_id")
+    entries = grouped(log_rows(history), "op_id")
     operations: dict[str, list[Operation]] = {}
     for operation in history.operations(_APPEND):
         operations.setdefault(operation.args["key"], []).append(operation)
@@ -87,7 +92,7 @@ def chains_complete(history: History) -> Iterator[str | int]:
 
 def causes_first(history: History) -> Iterator[str | int]:
     """A start names its claim, a completion its start, each committed before; a rollback may lose some."""
-    entries = {row["op_id"]: row for row in final_rows(history, "agent_oplog")}
+    entries = {row["op_id"]: row for row in log_rows(history)}
     has_lost = any(row["kind"] == ROLLED_BACK for row in entries.values())
     for row in entries.values():
         if row["kind"] not in _LED_BY or not row["accepted"]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from proof.archived_log import log_rows
 from proof.final_state import Row, final_rows
 from proof.history import History
 from proof.verdicts import Check
@@ -64,7 +65,7 @@ def _names(item: dict[str, Any]) -> Iterator[str]:
 
 
 def _accepted(history: History, kind: str) -> Iterator[Row]:
-    return (row for row in final_rows(history, "agent_oplog") if row["accepted"] and row["kind"] == kind)
+    return (row for row in log_rows(history) if row["accepted"] and row["kind"] == kind)
 
 
 PRUNING_CHECKS: Final = (

@@ -7,6 +7,7 @@ from typing import Final
 
 import orjson
 
+from proof.archived_log import log_rows
 from proof.final_state import Row, final_rows
 from proof.history import History
 from proof.verdicts import Check
@@ -15,7 +16,7 @@ from proof.workloads.rules import EVENT, NAME
 
 def rules_once(history: History) -> Iterator[str | int]:
     """Compare the ops in the log with the accepted ops that scheduled jobs for them."""
-    accepted = [row for row in final_rows(history, "agent_oplog") if row["accepted"]]
+    accepted = [row for row in log_rows(history) if row["accepted"]]
     added = min((row["id"] for row in accepted if row["kind"] == "AddRule"), default=None)
     if added is None:
         return

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from proof.archived_log import log_rows
 from proof.final_state import Row, final_rows
 from proof.history import History
 from proof.verdicts import Check
@@ -49,7 +50,7 @@ def budget_not_exceeded(history: History) -> Iterator[str | int]:
     """Follow the log: after each claim, all that is spent and reserved is within the budget."""
     jobs = {row["job_id"] for row in final_rows(history, "jobs") if row["kind"] == KIND}
     account = _Account()
-    for row in sorted(final_rows(history, "agent_oplog"), key=lambda each: each["id"]):
+    for row in log_rows(history):
         if not row["accepted"] or row["kind"] not in _FOLLOWED:
             continue
         payload = orjson.loads(row["payload"])

@@ -8,6 +8,7 @@ from typing import Final
 
 import orjson
 
+from proof.archived_log import log_rows
 from proof.final_state import final_rows
 from proof.history import History, Operation
 from proof.losses import Losses
@@ -21,7 +22,7 @@ def none_lost(history: History) -> Iterator[str | int]:
     losses = Losses(history)
     kept = {row["task_hash"]: row["job_id"] for row in final_rows(history, "mcp_tasks")}
     named: dict[str, str] = {}
-    for row in final_rows(history, "agent_oplog"):
+    for row in log_rows(history):
         if row["accepted"] and row["kind"] == "ScheduleJob":
             items = orjson.loads(row["payload"])["jobs"]
             named |= {item["task"]: item["job_id"] for item in items if "task" in item}

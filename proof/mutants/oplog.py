@@ -194,6 +194,21 @@ LOG_PLANTS: Final = (
         faults=("kill",),
     ),
     PlantedBug(
+        "deleted-beyond",
+        "with archived entries, the next one is deleted, which no op names",
+        (
+            Code(
+                "vox_mesh.runtime.archive.deletion:LogDeletion._delete",
+                "min(begin + _BATCH - 1, last))",
+                "min(begin + _BATCH - 1, last) + 1)",
+            ),
+        ),
+        ("archive-verifies", "chains-whole"),
+        ("archiving", "oplog"),
+        instrument=Instrument.FILE,
+        faults=("kill",),
+    ),
+    PlantedBug(
         "archive-believed",
         "the digest of an archived file is not compared with the one in the log",
         (

@@ -25,7 +25,7 @@ def _story(stored: dict[int, str], numbers: tuple[int, ...] = (1, 2, 3), *proble
         kind = {"kind": "ArchiveSegment", "accepted": 1, "payload": payload}
         story.final("agent_oplog", id=10 + place, op_id=f"s{place}", hash="", **kind)
     for number, ops in stored.items():
-        entries = [["abcdefg".index(op) + 1, op, op * 2] for op in ops]
+        entries = [["abcdefg".index(op) + 1, op, op * 2, "ada", "abcdefg".index(op) + 1] for op in ops]
         story.node("stage").note("final.segment", sha256=f"file {number}", entries=entries)
     story.did("ada", "archive.verify", {}, chains=1, problems=list(problems))
     return story

@@ -155,7 +155,11 @@ class LogDeletion:
 
 
 async def delete_archived(
-    mesh: MeshServices, target: FileTarget, older_than_ms: int, monotonic: Callable[[], float]
+    mesh: MeshServices,
+    target: FileTarget,
+    older_than_ms: int,
+    monotonic: Callable[[], float],
+    lease_s: float = LEASE_S,
 ) -> int:
     """Verify the log, delete archived entries at once, and return how many.
 
@@ -167,7 +171,7 @@ async def delete_archived(
     leadership = Leadership(OFFICE, mesh.store, mesh.locks, mesh.clock, monotonic, log_level=logging.DEBUG)
 
     async def guard() -> Statement:
-        if not await leadership.keep(LEASE_S):
+        if not await leadership.keep(lease_s):
             raise LockHeld("nothing deleted: another process archives", hint="try again later")
         return leadership.guard()
 
