@@ -23,6 +23,9 @@ _LOOKS: Final = 0.3
 _CHUNKS: Final = {"_LEAST_BYTES": 2**12, "_MEAN_BYTES": 2**14, "_MOST_BYTES": 2**16}
 """The sizes of chunks: small ones, so that the backups of a small database share many."""
 
+_MOST_S: Final = 20.0
+"""A backup that takes longer, such as over a slow link, is stopped."""
+
 RECOVERY_S: Final = 10.0
 """Within a TTL and this time a backup is made, once all faults have healed."""
 
@@ -53,7 +56,12 @@ async def drain(context: WorkloadContext) -> None:
 
 async def _make(context: WorkloadContext, schedule: BackupSchedule) -> bool:
     with context.recorder.operation("backup.make") as record:
-        made = await schedule.run_once()
+        try:
+            async with asyncio.timeout(_MOST_S):
+                made = await schedule.run_once()
+        except TimeoutError:
+            record.unknown(error="too slow")
+            return False
         record.ok(backup=None if made is None else made.name)
         return made is not None
     return False
