@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proof.mutants.planted_bug import Code, Instrument, PlantedBug
+from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
 
 _RUNNER: Final = "vox_mesh.jobs.steps.step_runner"
 _WAITS: Final = "vox_mesh.jobs.steps.job_waits:JobWaits"
@@ -116,6 +116,59 @@ STEP_PLANTS: Final = (
         "a sleep that is over is still shown as waiting",
         (Code("vox_mesh.views.job_steps:_Reached.by", "until_ms <= end_ms", "until_ms < 0"),),
         ("test_a_sleep_that_is_over_is_done",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "woken-by-anyone",
+        "what a suspended job waits for is over by an op that no node has signed",
+        (
+            Code(
+                "vox_mesh.jobs.job_ends:JobEnds._authentic",
+                "authentic = _authentic_of(runs, self._store.writer_id.scope_id)",
+                "authentic = entries",
+            ),
+        ),
+        ("test_a_job_sleeps_on_unless_a_node_has_signed_that_it_is_woken",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "sleeps-again",
+        "a sleep that was ended early is not stored as over",
+        (
+            Code(
+                f"{_RUNNER}:StepRunner.sleep",
+                'await self.log.append(place, StepState.DONE, {"until_ms": self._clock.now_ms})',
+                "pass",
+            ),
+        ),
+        ("test_a_woken_sleep_stays_over",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "woken-without-answer",
+        "a job that waits for an answer is woken early",
+        (
+            Code(
+                "vox_mesh.jobs.steps.early_wakes:EarlyWakes._ending_rows",
+                "fresh=True)).value",
+                "fresh=True)) and False",
+            ),
+        ),
+        ("test_a_job_that_waits_for_no_time_is_not_woken",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "awaited-after-wake",
+        "a job that was woken early goes on waiting for the job that its step has scheduled",
+        (
+            Sql(
+                "job_waits",
+                "unlink_unmet",
+                "DELETE FROM job_predecessors AS d WHERE",
+                "DELETE FROM job_predecessors AS d WHERE 0 AND",
+            ),
+        ),
+        ("test_a_suspended_job_goes_on_when_it_is_woken",),
         instrument=Instrument.STEPS,
     ),
     PlantedBug(

@@ -21,6 +21,7 @@ from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.early_wakes import EarlyWakes
 from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.steps.job_forks import JobForks
 from vox_mesh.jobs.steps.job_steps import JobSteps
@@ -116,9 +117,11 @@ class Jobs:
         signatures = AttemptSignatures(store, trusted_keys, lambda: writer.identity.key)
         self.checkpoints = JobCheckpoints(store, signatures)
         self.steps = JobSteps(store, signatures)
-        self.forks = JobForks(self.steps, self.find, self.schedule_all, Features(store, nodes, monotonic))
+        features, ends = Features(store, nodes, monotonic), self.authorship.ends
+        self.forks = JobForks(self.steps, self.find, self.schedule_all, features)
+        self.wakes = EarlyWakes(store, self.steps, self.find, self.permitted, ends, clock, features)
         self.questions = JobQuestions(
-            store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
+            store, ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
         )
         self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
