@@ -6,6 +6,7 @@ from typing import Final
 
 from proof.checkers.approvals import APPROVAL_CHECKS
 from proof.checkers.archives import ARCHIVE_CHECKS
+from proof.checkers.backups import BACKUP_CHECKS
 from proof.checkers.beats import BEAT_CHECKS
 from proof.checkers.counters import COUNTER_CHECKS
 from proof.checkers.crons import CRON_CHECKS
@@ -34,6 +35,7 @@ from proof.verdicts import Check
 from proof.workload import Workload
 from proof.workloads.approvals import APPROVALS
 from proof.workloads.archiving import ARCHIVING
+from proof.workloads.backups import BACKING_UP
 from proof.workloads.beats import BEATS
 from proof.workloads.consumers import CONSUMERS
 from proof.workloads.counters import COUNTERS
@@ -62,7 +64,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
     *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
-    *(FAN_IN, ARCHIVING),
+    *(FAN_IN, ARCHIVING, BACKING_UP),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -88,6 +90,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *HANDOUT_CHECKS,
     *OPLOG_CHECKS,
     *ARCHIVE_CHECKS,
+    *BACKUP_CHECKS,
     *DEPENDENCY_CHECKS,
     *BEAT_CHECKS,
     *PHASE_CHECKS,

@@ -35,7 +35,9 @@ from bench.lines import store as store_lines
 from bench.lines import successors as successor_lines
 from bench.lines import wakeups as wake_lines
 from bench.lines import watch as watch_lines
-from bench.peers.operations import LOCK, MESSAGE, OPERATION_PEERS, OperationKind, compare_operation_with
+from bench.lines.channel_peers import CHANNEL_PEERS, compare_channel_with
+from bench.lines.lock_peers import LOCK_PEERS, compare_locks_with
+from bench.peers.channels.registry import JOBS, MESSAGES
 from bench.peers.registry import PEERS
 
 
@@ -52,11 +54,11 @@ class Line:
 _served: Final = partial(Line, needs_server=True)
 
 
-def _compared(kind: OperationKind) -> list[Line]:
+def _channels(kind: str) -> list[Line]:
     return [
-        _served(peer.line, f"{kind.what}, next to {peer.title}", compare_operation_with(peer))
-        for peer in OPERATION_PEERS
-        if peer.kind is kind
+        Line(peer.line, f"{kind}, next to {peer.service.title}", compare_channel_with(peer))
+        for peer in CHANNEL_PEERS
+        if peer.kind == kind
     ]
 
 
@@ -123,7 +125,10 @@ PLANES: Final = (
             _served("lock-hand-over-mesh", "from process to process", lock_lines.hand_over_mesh),
             Line("lock-hand-over-file", "from process to process, in a file", lock_lines.hand_over_file),
             Line("lock-guard", "many paths, many patterns", lock_lines.guard),
-            *_compared(LOCK),
+            *(
+                Line(peer.line, f"locks, next to {peer.service.title}", compare_locks_with(peer))
+                for peer in LOCK_PEERS
+            ),
         ),
     ),
     Plane(
@@ -139,7 +144,7 @@ PLANES: Final = (
             _served("message-idle-sqld", "to one of many idle receivers, on a server", wake_lines.idle_sqld),
             Line("message-idle-file", "to one of many idle receivers, in a file", wake_lines.idle_file),
             Line("message-claims", "many senders, or one that is held back", inbox_lines.claims),
-            *_compared(MESSAGE),
+            *_channels(MESSAGES),
         ),
     ),
     Plane(
@@ -165,6 +170,7 @@ PLANES: Final = (
             Line("job-roster", "questions to a large roster", roster_lines.roster),
             _served("job-crowded-sqld", "among many that are finished", roster_lines.crowded_sqld),
             Line("job-crowded-file", "among many that are finished, in a file", roster_lines.crowded_file),
+            *_channels(JOBS),
             Line("git-export", "exported to a git repository", git_lines.export),
         ),
     ),

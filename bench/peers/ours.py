@@ -36,20 +36,29 @@ class _Ours:
 
 
 @asynccontextmanager
-async def _open(place: str) -> AsyncIterator[PeerQueue]:
+async def open_node(place: str, *, http: bool = False) -> AsyncIterator[MeshNode]:
+    """A node at the address of a file or of a server, by default without the HTTP API."""
     folder, *of_primary = orjson.loads(place)
-    async with Mesh.open(node_settings(Path(folder), of_primary or None, scope_id=SCOPE)) as node:
+    async with Mesh.open(node_settings(Path(folder), of_primary or None, scope_id=SCOPE, http=http)) as node:
+        yield node
+
+
+@asynccontextmanager
+async def _open(place: str) -> AsyncIterator[PeerQueue]:
+    async with open_node(place) as node:
         register(node)
         yield _Ours(node)
 
 
 @contextmanager
-def _in_file(folder: Path) -> Iterator[str]:
+def in_file(folder: Path) -> Iterator[str]:
+    """The address of a database file."""
     yield orjson.dumps([str(folder)]).decode()
 
 
 @contextmanager
-def _on_server(folder: Path) -> Iterator[str]:
+def on_server(folder: Path) -> Iterator[str]:
+    """The address of a server, of nodes that have a replica."""
     with Server() as server:
         yield orjson.dumps([str(folder), server.url, server.token]).decode()
 
@@ -60,7 +69,7 @@ OURS_IN_FILE: Final = Peer(
     "vox-mesh",
     "WAL, `synchronous=FULL`",
     "taken again when its lease has ended",
-    _in_file,
+    in_file,
     _open,
     jobs_each_second=1_500,
 )
@@ -70,7 +79,7 @@ OURS_ON_SERVER: Final = Peer(
     "vox-mesh",
     "WAL, `synchronous=FULL`",
     "taken again when its lease has ended",
-    _on_server,
+    on_server,
     _open,
     jobs_each_second=1_500,
     on_server=True,

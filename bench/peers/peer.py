@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
 class Done(NamedTuple):
@@ -32,6 +32,24 @@ class PeerQueue(Protocol):
 Serving = Callable[[Path], AbstractContextManager[str]]
 """Starts the storage of a queue, in a folder; yields its address."""
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Service(Generic[T]):
+    """What keeps locks, messages or jobs: another service, or ours. `open` connects to the address."""
+
+    name: str
+    title: str
+    package: str
+    serve: Serving
+    open: Callable[[str], AbstractAsyncContextManager[T]]
+    lacks_server: Callable[[], str] = str
+
+    def why_not(self) -> str:
+        """Why it can't be measured here; empty if it can."""
+        return _lacks_package(self.package) or self.lacks_server()
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -53,9 +71,7 @@ class Peer:
 
     def why_not(self) -> str:
         """Why it can't be measured here; empty if it can."""
-        if not _has(self.package):
-            return f"the Python package {self.package} is not installed"
-        return self.lacks_server()
+        return _lacks_package(self.package) or self.lacks_server()
 
     @property
     def version(self) -> str:
@@ -63,12 +79,12 @@ class Peer:
         return importlib.metadata.version(self.package)
 
 
-def _has(package: str) -> bool:
+def _lacks_package(package: str) -> str:
     try:
         importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return f"the Python package {package} is not installed"
+    return ""
 
 
 class Tally:

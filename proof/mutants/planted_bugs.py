@@ -6,6 +6,7 @@ from typing import Final
 
 from proof.mutants.agents import AGENT_PLANTS
 from proof.mutants.authenticity import AUTHENTICITY_PLANTS
+from proof.mutants.backups import BACKUP_PLANTS
 from proof.mutants.commands import COMMAND_PLANTS
 from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
@@ -35,6 +36,7 @@ PLANTS: Final = {
         SCHEMA_PLANTS,
         DISK_PLANTS,
         LOG_PLANTS,
+        BACKUP_PLANTS,
         MESSAGE_PLANTS,
         JOB_PLANTS,
         STEP_PLANTS,

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from proof.chaos.builds import NEXT, Build, build_of
-from tests.support.running.lengths import SOAK, in_turn
+from tests.support.running.lengths import MIGRATED_ENTRIES, in_turn
 from tools.homes import FILE, MESH, HomeCase, environment
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, Statement
@@ -30,11 +30,8 @@ from vox_mesh.store.schema.schema import VERSION, versions_at
 
 T = TypeVar("T")
 
-_ENTRIES: Final = 800_000 if SOAK else 10_000
-"""1.5 KB each, with their indexes."""
-
 _AT_ONCE: Final = 5_000
-_PATIENCE_S: Final = 900.0 if SOAK else 60.0
+_PATIENCE_S: Final = max(60.0, MIGRATED_ENTRIES / 900)
 _LOOK_S: Final = 0.005
 _INDEX: Final = (
     "CREATE INDEX IF NOT EXISTS agent_oplog_of_things ON agent_oplog (scope_id, repository_id, id)\n"
@@ -53,7 +50,7 @@ FROM n"""
 
 async def _fill(engine: Engine) -> None:
     """Add entries of another scope to the log, whose size the migration meets."""
-    for first in range(0, _ENTRIES, _AT_ONCE):
+    for first in range(0, MIGRATED_ENTRIES, _AT_ONCE):
         is_busy = True
         while is_busy:
             batch = Batch()
@@ -206,5 +203,5 @@ async def _goes_back(folder: Path) -> None:
         await restore(engine, backup, timeout=_PATIENCE_S)
     assert await _version(engine.query) == VERSION
     entries = await engine.query(Statement("SELECT count(*) FROM agent_oplog WHERE scope_id = 'another'"))
-    assert entries.value == _ENTRIES
+    assert entries.value == MIGRATED_ENTRIES
     await engine.close()

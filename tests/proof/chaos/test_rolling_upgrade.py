@@ -16,7 +16,7 @@ from tests.support.running.lengths import SOAK, cases_in_soak
 _SECONDS: Final = 60 if SOAK else 10
 _PATIENCE_S: Final = _SECONDS + 140
 _NODES: Final = ("ann", "ben", "cleo")
-_WORKLOADS: Final = () if SOAK else ("--with", "pruning", "jobs", "writes")
+_WORKLOADS: Final = () if SOAK else ("--with", "pruning", "jobs", "writes", "backups")
 
 
 @pytest.mark.soak

@@ -127,3 +127,6 @@ CHILDREN: Final = 1_000 if SOAK else 30
 
 NODE_ROUNDS: Final = 30 if SOAK else 1
 """Rounds in which nodes under load are ended and begun again in turn."""
+
+MIGRATED_ENTRIES: Final = int(os.environ.get("VOX_MIGRATED_ENTRIES", 800_000 if SOAK else 10_000))
+"""Entries of the log that a large database has when it is migrated: 1.5 KB each, with their indexes."""

@@ -36,6 +36,8 @@ class ClaimChoice(NamedTuple):
     retry_at_ms: int | None
     is_others_turn: bool = False
     """Whether other nodes rank before this one for any of them: they may have claimed it just now."""
+    own_count: int = 0
+    """How many of the claimable jobs this node ranks first for, also beyond its free capacity."""
 
 
 class Chooser:
@@ -227,13 +229,28 @@ class Chooser:
         for _, (own, others) in sorted(due.items(), reverse=True):
             take += own
             if not is_deep or (not own and free >= capacity * _MANY_FREE):
-                take += others
+                take += self._least_contended(others, capacity) if is_deep else others
             elif not own:
                 take += [job for job in others if now_ms - job.not_before_ms > _OVERDUE_MS]
                 later_ms += [job.not_before_ms + _OVERDUE_MS + 1 for job in others]
         of_others = {job.id for _, others in due.values() for job in others}
         is_others_turn = any(job.id in of_others for job in take[:free])
-        return ClaimChoice(take[:free], min(later_ms, default=None), is_others_turn)
+        own_count = sum(len(own) for own, _ in due.values())
+        return ClaimChoice(take[:free], min(later_ms, default=None), is_others_turn, own_count)
+
+    def _least_contended(self, others: Sequence[Claimable], capacity: int) -> list[Claimable]:
+        """Return others' jobs in the order in which to claim them without getting in anyone's way.
+
+        First the overdue ones, which their nodes leave alone; then the ones for which this node ranks best,
+        last ones first, since the nodes that rank before it claim the first ones.
+        """
+        now_ms = self._clock.now_ms
+        overdue = [job for job in others if now_ms - job.not_before_ms > _OVERDUE_MS]
+        rest = [job for job in reversed(others) if now_ms - job.not_before_ms <= _OVERDUE_MS]
+        return overdue + sorted(rest, key=lambda job: self._rank(job, capacity, is_deep=True))
+
+    def _rank(self, job: Claimable, capacity: int, *, is_deep: bool) -> int:
+        return self._ranking(job.kind, capacity, is_deep).place(job.job_id, job.seed)
 
     def _ranking(self, kind: str, capacity: int, is_deep: bool) -> Ranking:
         """Return the ranking of the nodes that handle a kind and have free capacity.

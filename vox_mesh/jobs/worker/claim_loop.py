@@ -35,6 +35,7 @@ _IDLE_PAUSE_FACTOR: Final = 4  # pause after a look that claimed nothing, as a m
 _ABSENT_PAUSE_FACTOR: Final = 19  # the same after one that found no kind of this worker
 _GATHER_FACTOR: Final = 2  # wait for more free capacity after a claim, as a multiple of its duration
 _MAX_PAUSE_S: Final = 0.03
+_MAX_ENDING_S: Final = 0.25  # wait so long for the capacity of attempts whose results are being written
 
 
 class ClaimLoop:
@@ -75,6 +76,7 @@ class ClaimLoop:
     async def run(self) -> None:
         """Look for jobs until the capacity is closed. Raises only what a node can't continue after."""
         while self._capacity.total:
+            await self._gather_endings()
             self._wake.clear()
             is_follow_up = self._follow_up.take()
             began = self._leases.now
@@ -109,10 +111,7 @@ class ClaimLoop:
         """Wait for the whole delay, or until the worker is stopped."""
         until = self._leases.now + delay_s
         while self._capacity.total and (left_s := until - self._leases.now) > 0:
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._wake.wait()
+            await self._wait_for_wake(left_s)
 
     async def _wait(self, next_look: NextLook, least_s: float) -> None:
         """Wait for the next look, at least for a moment: a busy mesh commits all the time.
@@ -125,14 +124,26 @@ class ClaimLoop:
                 await self._wake.wait()
         await self._follow_up.wait(until - self._leases.now)
 
+    async def _gather_endings(self) -> None:
+        """Wait for the capacity of attempts whose results are being written, if that is most of the free one.
+
+        The request of a claim would wait for theirs anyway, and the next claim would be a small one, too.
+        """
+        until = self._leases.now + _MAX_ENDING_S
+        while self._executor.ending_count > self._capacity.free and (left_s := until - self._leases.now) > 0:
+            await self._wait_for_wake(left_s)
+
     async def _gather_capacity(self, most_s: float) -> None:
         """Wait briefly for more free capacity while other nodes claim too: a small claim costs as much."""
         until = self._leases.now + most_s
         while self._chooser.count > 1 and not self._capacity.has_many_free and self._leases.now < until:
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(until - self._leases.now):
-                    await self._wake.wait()
+            await self._wait_for_wake(until - self._leases.now)
+
+    async def _wait_for_wake(self, timeout_s: float) -> None:
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
 
     # --- one look --------------------------------------------------------------------------------
 
@@ -157,6 +168,7 @@ class ClaimLoop:
             kinds, free, blocked, self._executor.running, self._limits.agent, self._capacity.tags
         )
         choice = self._select(survey, free)
+        self._round.adapt(survey, choice, free)
         chosen = await self._still_pending(choice)
         claimed = await self._claim_and_start(chosen) if chosen else 0
         await self._chooser.refresh_membership()

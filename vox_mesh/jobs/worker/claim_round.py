@@ -25,6 +25,7 @@ ReadPlan = Callable[[], Awaitable[Plan]]
 
 _MIN_WINDOW: Final = 16
 _MAX_WINDOW: Final = 512  # ready jobs read per look
+_MAX_REACH: Final = 8
 
 
 class NextLook(NamedTuple):
@@ -83,6 +84,7 @@ class ClaimRound:
         self._claimer = claimer
         self._policy_roots = policy_roots
         self._read_plan = read_plan
+        self._reach = 1  # by how much windows are wider than if all nodes claimed equally fast
 
     async def read_kinds(self) -> list[str]:
         """Read the current situation and return the kinds that have unfinished jobs."""
@@ -104,7 +106,7 @@ class ClaimRound:
         """
         kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not blocked.is_all]
         unthrottled = [kind for kind in kinds if not self._claimer.is_throttled(kind)]
-        window = min(max(free, _MIN_WINDOW) * self._chooser.count, _MAX_WINDOW)
+        window = min(max(free, _MIN_WINDOW) * self._chooser.count * self._reach, _MAX_WINDOW)
         window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
         openings = await self._openings(self._chooser.bindings, at_ms)
@@ -129,6 +131,16 @@ class ClaimRound:
         jobs = [job for job in ready if job.job_id not in running and self._claimer.is_new(job)]
         has_skipped = len(jobs) < len(ready) or bool(unreadable) or len(unthrottled) < len(kinds)
         return Survey(at_ms, kinds, jobs, is_deep, has_skipped, doubted_s, blocked, openings)
+
+    def adapt(self, survey: Survey, choice: ClaimChoice, free: int) -> None:
+        """Read more jobs in the next survey if this one had too few of this node's turn, or fewer again.
+
+        What the other nodes have not claimed yet stays at the front of the queue.
+        """
+        if survey.is_deep and choice.own_count < free:
+            self._reach = min(2 * self._reach, _MAX_REACH)
+        elif choice.own_count > 2 * free or not survey.is_deep:
+            self._reach = max(1, self._reach // 2)
 
     async def _openings(self, bindings: Sequence[str], at_ms: int) -> Openings:
         """Return which bindings to the rhythm are open at a time."""

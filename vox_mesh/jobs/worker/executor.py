@@ -74,6 +74,8 @@ class Attempt:
     context: JobContext | None = None
     is_released: bool = False
     """Whether the worker stops the attempt and returns the job to the queue."""
+    is_ending: bool = False
+    """Whether its result is being written."""
 
     @property
     def thread(self) -> asyncio.Future[Any] | None:
@@ -130,6 +132,8 @@ class Executor:
         self._on_free = on_free
         self._is_process_ending = is_process_ending
         self._running: dict[str, Attempt] = {}
+        self.ending_count = 0
+        """The number of attempts that end as soon as their results are written."""
         self.stats = WorkerStats()
 
     @property
@@ -160,6 +164,8 @@ class Executor:
     async def execute(self, attempt: Attempt) -> None:
         """Run an attempt and complete its job with the result."""
         result = await self._run(attempt)
+        attempt.is_ending = True
+        self.ending_count += 1
         written = await self._complete(result)
         if written is None:
             await self._charge_unwritten(attempt)
@@ -284,6 +290,7 @@ class Executor:
     def _end(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         job, thread = attempt.job, attempt.thread
         del self._running[job.job_id]
+        self.ending_count -= attempt.is_ending
         self._leases.release(job)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("job task failed: job_id=%s", job.job_id, exc_info=error)

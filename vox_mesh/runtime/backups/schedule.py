@@ -58,6 +58,7 @@ class BackupSchedule:
         keep: int,
         chance: Callable[[], float],
         monotonic: Callable[[], float],
+        lease_s: float = LEASE_S,
     ) -> None:
         self._node_id = node_id
         self._store = store
@@ -67,6 +68,7 @@ class BackupSchedule:
         self._keep = keep
         self._chance = chance
         self._monotonic = monotonic
+        self._lease_s = lease_s
         self._began = monotonic()
         self._leadership = Leadership(OFFICE, store, locks, clock, monotonic, log_level=logging.DEBUG)
         self.interval_s = interval_s
@@ -153,10 +155,10 @@ class BackupSchedule:
     @asynccontextmanager
     async def _leading(self) -> AsyncIterator[BackupTerm | None]:
         """Lead while the body runs, if no other node leads; a backup may take longer than a lease."""
-        if not await self._leadership.keep(LEASE_S):
+        if not await self._leadership.keep(self._lease_s):
             yield None
             return
-        term = BackupTerm(self._leadership)
+        term = BackupTerm(self._leadership, self._lease_s)
         renewing = asyncio.create_task(_renew(term))
         try:
             yield term
@@ -169,7 +171,7 @@ class BackupSchedule:
 async def _renew(term: BackupTerm) -> None:
     """Renew the lease until the term is over."""
     while True:
-        await asyncio.sleep(LEASE_S / 4)
+        await asyncio.sleep(term.lease_s / 4)
         try:
             await term.confirm()
         except StaleFence:

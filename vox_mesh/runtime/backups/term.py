@@ -13,9 +13,10 @@ LEASE_S: Final = 60.0
 class BackupTerm:
     """Ends when the lease does. If the node leads again later, that is another term."""
 
-    def __init__(self, leadership: Leadership) -> None:
+    def __init__(self, leadership: Leadership, lease_s: float = LEASE_S) -> None:
         """Begin with a leadership that was just taken. Raises `StaleFence` if it is lost already."""
         self._leadership = leadership
+        self.lease_s = lease_s
         if leadership.fence_token is None:
             raise StaleFence
         self.fence_token: int = leadership.fence_token
@@ -28,5 +29,5 @@ class BackupTerm:
     async def confirm(self) -> None:
         """Renew the lease at the database. Raises `StaleFence` if the term is over."""
         self.check()
-        await self._leadership.renew(LEASE_S)
+        await self._leadership.renew(self.lease_s)
         self.check()
