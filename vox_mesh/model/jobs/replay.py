@@ -27,9 +27,9 @@ from vox_mesh.model.jobs.records import (
     JobState,
     interrupted_too_often,
 )
-from vox_mesh.model.jobs.replayed_op import Item, ReplayedOp
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduling.many_predecessors import ManyPredecessors
+from vox_mesh.model.jobs.scheduling.replayed_op import Item, ReplayedOp
 from vox_mesh.model.jobs.steps.suspension import WAKE_EARLY
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
 from vox_mesh.model.oplog.chain import LogEntry
