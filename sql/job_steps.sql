@@ -20,11 +20,46 @@ DELETE FROM job_steps WHERE OF_JOB AND seq > ?4
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
     SELECT 1 FROM job_steps WHERE OF_JOB AND seq = ?4 AND link = ?5)
 
+-- part: COLUMNS
+scope_id, repository_id, job_id, seq, place, name, kind, state, value, claim_token, began_ms, ended_ms, link, start_op,
+signature
+
+-- part: OF_ROW
+i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5, i.value ->> 6,
+i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11
+
 -- name: append
 -- ?4: rows in the order of the columns from `seq` on.
-INSERT INTO job_steps (
-    scope_id, repository_id, job_id, seq, place, name, kind, state, value, claim_token, began_ms, ended_ms, link,
-    start_op, signature)
-SELECT ?1, ?2, ?3, i.value ->> 0, i.value ->> 1, i.value ->> 2, i.value ->> 3, i.value ->> 4, i.value ->> 5,
-    i.value ->> 6, i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11
-FROM json_each(?4) AS i
+INSERT INTO job_steps (COLUMNS) SELECT ?1, ?2, ?3, OF_ROW FROM json_each(?4) AS i
+
+-- name: append_of_jobs
+-- The rows of many jobs: each after the last row (`after`, with `link`) that its worker has stored, if the worker still
+-- holds the job. ?1: the jobs, ?2: the scope, ?3: the repository. A job without a row was refused; the others are not
+-- concerned. Sent again, it answers the same.
+INSERT INTO job_steps (COLUMNS)
+SELECT ?2, ?3, s.value ->> 'job_id', OF_ROW
+FROM json_each(?1) AS s CROSS JOIN json_each(s.value ->> 'rows') AS i
+WHERE EXISTS (
+    SELECT 1 FROM jobs
+    WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = s.value ->> 'job_id'
+      AND claim_token = s.value ->> 'claim_token' AND claimer = s.value ->> 'claimer' AND lease_until_ms >= NOW_MS)
+  AND (s.value ->> 'after' = 0 OR EXISTS (
+    SELECT 1 FROM job_steps
+    WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = s.value ->> 'job_id'
+      AND seq = s.value ->> 'after' AND link = s.value ->> 'link'))
+ON CONFLICT (scope_id, repository_id, job_id, seq) DO UPDATE SET seq = excluded.seq WHERE link = excluded.link
+RETURNING job_id
+
+-- name: append_of_job
+-- The same for one job (?7), with its token (?8) and claimer (?9), after its last row (?10, with the link ?11); ?12: rows.
+INSERT INTO job_steps (COLUMNS)
+SELECT ?1, ?2, ?7, OF_ROW FROM json_each(?12) AS i
+WHERE EXISTS (
+    SELECT 1 FROM jobs
+    WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?7 AND claim_token = ?8 AND claimer = ?9
+      AND lease_until_ms >= NOW_MS)
+  AND (?10 = 0 OR EXISTS (
+    SELECT 1 FROM job_steps WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?7 AND seq = ?10 AND link = ?11))
+  AND IS_CURRENT
+ON CONFLICT (scope_id, repository_id, job_id, seq) DO UPDATE SET seq = excluded.seq WHERE link = excluded.link
+RETURNING job_id

@@ -39,6 +39,7 @@ from bench.lines.channel_peers import CHANNEL_PEERS, compare_channel_with
 from bench.lines.lock_peers import LOCK_PEERS, compare_locks_with
 from bench.peers.channels.registry import JOBS, MESSAGES
 from bench.peers.registry import PEERS
+from bench.peers.workflows import WORKFLOW_PEERS, compare_workflows_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,10 @@ PLANES: Final = (
             Line("steps-rate-file", "durable steps of many jobs, in a file", step_lines.rate_file),
             Line("steps-resume", "a job that goes on after many steps", step_lines.resume),
             Line("steps-suspended", "a worker with many suspended jobs", step_lines.suspended),
+            *(
+                Line(each.line, f"workflows of {each.title}", compare_workflows_with(each), each.on_server)
+                for each in WORKFLOW_PEERS
+            ),
             Line("job-roster", "questions to a large roster", roster_lines.roster),
             _served("job-crowded-sqld", "among many that are finished", roster_lines.crowded_sqld),
             Line("job-crowded-file", "among many that are finished, in a file", roster_lines.crowded_file),

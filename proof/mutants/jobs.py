@@ -16,6 +16,10 @@ _NEXT: Final = (
     "AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)"
 )
 
+_STEP_HELD: Final = (
+    "EXISTS ( SELECT 1 FROM jobs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?7 "
+    "AND claim_token = ?8 AND claimer = ?9 AND lease_until_ms >= NOW_MS)"
+)
 _TOO_OFTEN: Final = "iif(interruptions >= max_interruptions,"
 _NONCE: Final = "new_key() if new and each.nonce is None else None"
 
@@ -33,7 +37,10 @@ JOB_PLANTS: Final = (
     PlantedBug(
         "step-not-fenced",
         "a worker that has lost its claim stores the result of a step",
-        (Code("vox_mesh.jobs.steps.step_log:StepLog._settle", "self.fence(), ", ""),),
+        (
+            Code("vox_mesh.jobs.steps.step_log:StepLog._write_guarded", "self.fence(), ", ""),
+            Sql("job_steps", "append_of_job", _STEP_HELD, "true"),
+        ),
         ("test_a_worker_that_has_lost_its_claim_can_store_no_step",),
         instrument=Instrument.ATTACKS,
     ),

@@ -12,7 +12,23 @@ _CLAIMED: Final = 'Statement(_SQL["refuse_unless_claimed"], values, refusal=_TAK
 _CLAIMED_AND_ACKED: Final = f'{_CLAIMED[:-1]}    Statement(_SQL["ack_message"], values),\n    )'
 _TIMED_OUT_LATER: Final = "test_a_wait_ends_at_its_deadline_and_later_attempts_see_the_same"
 
+_HELD: Final = "AND claim_token = s.value ->> 'claim_token'"
+
 STEP_PLANTS: Final = (
+    PlantedBug(
+        "late-step-among-others",
+        "a step of a late worker is stored if it shares its statement with the steps of other jobs",
+        (Sql("job_steps", "append_of_jobs", _HELD, ""),),
+        ("test_of_steps_that_are_stored_together_only_those_of_a_late_worker_are_refused",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "step-without-predecessor",
+        "a step is stored in one statement with others though the steps before it are lost",
+        (Sql("job_steps", "append_of_jobs", "AND link = s.value ->> 'link'", ""),),
+        ("test_a_step_whose_predecessors_are_lost_is_refused_alone",),
+        instrument=Instrument.STEPS,
+    ),
     PlantedBug(
         "compensated-forwards",
         "the compensations of an aborted job run in the order in which they were registered",

@@ -31,5 +31,6 @@ async def test_no_statement_about_jobs_looks_at_all_of_them(
                 if name in MAY_LOOK_AT_ALL:
                     continue
                 count = max(map(int, re.findall(r"\?(\d+)", text)), default=0)
-                plan = [row[3] for row in await store.read(f"EXPLAIN QUERY PLAN {text}", ["{}"] * count)]
+                whole = text.replace("IS_CURRENT", "true")
+                plan = [row[3] for row in await store.read(f"EXPLAIN QUERY PLAN {whole}", ["{}"] * count)]
                 assert not any(map(ALL_OF_THEM.match, plan)), f"{noun}.{name}: {plan}"

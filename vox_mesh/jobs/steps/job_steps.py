@@ -9,9 +9,10 @@ from typing import Final
 import orjson
 
 from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
-from vox_mesh.model.jobs.steps.step_row import MAX_STEPS, StepRow, unbroken
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.steps.step_row import MAX_STEPS, NO_LINK, StepRow, unbroken
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Statement
+from vox_mesh.store.script import Item, Script, Shape, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -19,6 +20,18 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("job_steps")
 _PREFIX: Final = b"vox-mesh steps 1\n"
 _PAGE: Final = 500
+
+_APPEND: Final = Shape(
+    "job_steps.append",
+    (),
+    answer=_SQL["append_of_jobs"],
+    columns=(),
+    subject=lambda item: item["job_id"],
+    repeatable=True,
+    single_statement=_SQL["append_of_job"],
+    single_statement_values=("job_id", "claim_token", "claimer", "after", "link", "rows"),
+)
+"""The steps of many jobs share one statement: it refuses those of a job whose claim is over, only them."""
 
 STEPS_LOST: Final = "steps_lost"
 """The refusal of rows whose predecessors are not stored any more."""
@@ -85,9 +98,26 @@ class JobSteps:
 
     def append(self, job_id: str, rows: Sequence[StepRow]) -> Statement:
         """Return the statement that appends rows."""
-        return Statement(
-            _SQL["append"], (*self._mesh, job_id, orjson.dumps([tuple(row) for row in rows]).decode())
-        )
+        return Statement(_SQL["append"], (*self._mesh, job_id, _encoded(rows)))
+
+    def append_if_held(self, job: Job, last: StepRow | None, rows: Sequence[StepRow]) -> Script:
+        """Return the script that appends rows after the last one that is stored.
+
+        It has no rows if the claim is over, the last row is not stored, or we are superseded.
+        """
+        item: Item = {
+            "job_id": job.job_id,
+            "claim_token": job.claim_token,
+            "claimer": job.claimer,
+            "after": 0 if last is None else last.seq,
+            "link": NO_LINK if last is None else last.link,
+            "rows": _encoded(rows),
+        }
+        return Script.of(_APPEND, item)
 
     def _signed_text(self, job_id: str, row: StepRow) -> bytes:
         return _PREFIX + orjson.dumps([*self._mesh, job_id, row.start_op, row.seq, row.link])
+
+
+def _encoded(rows: Sequence[StepRow]) -> str:
+    return orjson.dumps([tuple(row) for row in rows]).decode()

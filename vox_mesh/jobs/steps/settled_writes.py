@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from vox_mesh.errors import DatabaseUnavailable, MeshError, OutcomeUnknown, Overloaded
-from vox_mesh.store.script import Script
+from vox_mesh.store.script import Script, Verdict
 from vox_mesh.store.store import Store
 
 UNSETTLED: Final = (OutcomeUnknown, Overloaded, DatabaseUnavailable)
@@ -16,11 +16,11 @@ _RETRY_DELAY_S: Final = 0.5
 _MAX_TRIES: Final = 20
 
 
-async def write_settled(store: Store, script: Script, timeout_s: float | None = None) -> MeshError | None:
-    """Write a script, and retry while its outcome is unknown. Return why it was not written, or `None`."""
+async def write_settled(store: Store, script: Script, timeout_s: float | None = None) -> Verdict:
+    """Write a script, and retry while its outcome is unknown. Return its outcome, or why it has none."""
     for _ in range(_MAX_TRIES):
         try:
-            await store.write(script, timeout=timeout_s)
+            return await store.write(script, timeout=timeout_s)
         except UNSETTLED as error:
             failure: MeshError = error
             if isinstance(error, DatabaseUnavailable) and not script.appendable:
@@ -28,6 +28,4 @@ async def write_settled(store: Store, script: Script, timeout_s: float | None = 
             await asyncio.sleep(_RETRY_DELAY_S)
         except MeshError as error:
             return error
-        else:
-            return None
     return failure

@@ -32,7 +32,7 @@ from vox_mesh.model.jobs.steps.step_row import (
 )
 from vox_mesh.model.jobs.steps.suspension import Suspended
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.script import Script, Statement
+from vox_mesh.store.script import Outcome, Script, Statement, Verdict
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -137,7 +137,9 @@ class StepLog:
                 f"step {self._count} of the job is stored as {stored.name} ({stored.kind}),"
                 f" but the handler now calls {name} ({kind})"
             )
-        return Place(self._count, name, kind, stored, self._clock.now_ms)
+        is_done = stored is not None and stored.state == StepState.DONE
+        began_ms = stored.began_ms if stored is not None and is_done else self._clock.now_ms
+        return Place(self._count, name, kind, stored, began_ms)
 
     def is_next(self, name: str, kind: StepKind) -> bool:
         """Return whether the next step is stored under this name, or nothing is stored from there on."""
@@ -242,9 +244,11 @@ class StepLog:
         if len(self.rows) + len(new) > MAX_STEPS:
             return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
         rows = self._linked(new)
-        failure = await self._settle(self._after_stored(rows), others)
+        failure = None
+        if others or self._may_be_more or not await self._is_appended(rows):
+            failure = await self._write_guarded(self._after_stored(rows), others)
         if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
-            failure = await self._settle(self._all_again(rows), others)
+            failure = await self._write_guarded(self._all_again(rows), others)
         if failure is None:
             self.rows += rows
             self._may_be_more = False
@@ -256,15 +260,28 @@ class StepLog:
             return row
         return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
 
-    async def _settle(self, rows: Sequence[Statement], others: Sequence[Statement]) -> MeshError | None:
-        script = Script(self.fence(), *rows, *others)
+    async def _is_appended(self, rows: Sequence[StepRow]) -> bool:
+        """Append rows, in one statement with those of other jobs. Return whether they were not refused."""
+        last = self.rows[-1] if self.rows else None
+        verdict = await self._settle(self._steps.append_if_held(self._job, last, rows))
+        return isinstance(verdict, Outcome) and bool(verdict.rows)
+
+    async def _write_guarded(
+        self, rows: Sequence[Statement], others: Sequence[Statement]
+    ) -> MeshError | None:
+        """Write rows and what belongs to them, or neither. Return why they were refused, or `None`."""
+        verdict = await self._settle(Script(self.fence(), *rows, *others))
+        return verdict if isinstance(verdict, MeshError) else None
+
+    async def _settle(self, script: Script) -> Verdict:
+        """Write a script once the database is available."""
         has_logged = False
-        while isinstance(failure := await write_settled(self._store, script), DatabaseUnavailable):
+        while isinstance(verdict := await write_settled(self._store, script), DatabaseUnavailable):
             if not has_logged:
                 has_logged = True
-                _log.warning("steps not stored yet: job_id=%s: %s", self._job.job_id, failure.line)
+                _log.warning("steps not stored yet: job_id=%s: %s", self._job.job_id, verdict.line)
             await asyncio.sleep(_RETRY_DELAY_S)
-        return failure
+        return verdict
 
     def _after_stored(self, rows: Sequence[StepRow]) -> list[Statement]:
         """Return the statements that append rows to the ones that are stored."""

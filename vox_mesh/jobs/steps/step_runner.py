@@ -105,6 +105,8 @@ class StepRunner:
         if place.stored is not None:
             document = place.stored.document
             if place.stored.state == StepState.DONE:
+                if "result" in document:
+                    return values.restore(document["result"])
                 return values.decode(await self._result_text(document))
             failures = document["failures"]
             if (retry_ms := document["retry_ms"]) is None:

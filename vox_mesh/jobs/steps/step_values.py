@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Final, get_type_hints
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -17,6 +19,9 @@ from vox_mesh.model.base.json_text import read_stored
 
 _PLAIN: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _MAX_ADAPTERS: Final = 512
+
+_return_types: Final[WeakKeyDictionary[FunctionType, Any]] = WeakKeyDictionary()
+"""The declared types of functions that were steps: annotations are slow to evaluate."""
 
 
 class StepValues:
@@ -49,7 +54,10 @@ class StepValues:
 
     def decode(self, text: str) -> Any:
         """Return a result as the step has returned it. Raises `BadValue` if its type has changed since."""
-        value = read_stored(text)
+        return self.restore(read_stored(text))
+
+    def restore(self, value: Any) -> Any:
+        """Return a result of a stored document as the step has returned it; raises as `decode`."""
         if self._adapter is None:
             return value
         try:
@@ -67,8 +75,17 @@ def _declared(function: Callable[..., Any]) -> Any:
     target = getattr(function, "func", function)  # of a partial
     if not inspect.isroutine(target):
         target = type(target).__call__
+    target = getattr(target, "__func__", target)  # of a method
+    if not isinstance(target, FunctionType):
+        return _return_type(target)
+    if target not in _return_types:
+        _return_types[target] = _return_type(target)
+    return _return_types[target]
+
+
+def _return_type(function: Any) -> Any:
     try:
-        return get_type_hints(target).get("return")
+        return get_type_hints(function).get("return")
     except (NameError, TypeError, AttributeError):  # annotations of types that exist for checkers only
         return None
 

@@ -183,7 +183,8 @@ class Finisher:
             with nullcontext() if agent is None else acting_as(agent.agent):
                 script = self._script(group, at_ms, can_spool=len(group) == 1)
             written_end = WrittenEnd(script.key, at_ms)
-            failure = await write_settled(self._store, script, self.timeout_s)
+            verdict = await write_settled(self._store, script, self.timeout_s)
+            failure = verdict if isinstance(verdict, MeshError) else None
         except MeshError as error:
             failure = error
         if isinstance(failure, ScriptFailed) and not group[0].is_requeued:

@@ -1,0 +1,113 @@
+"""Steps of many jobs that are stored in one statement: each is refused alone, and none is stored twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from tests.support.messages.messaging import PATIENCE_S
+from vox_mesh import JobContext
+from vox_mesh.jobs.steps.job_steps import JobSteps
+from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.steps.step_row import NO_LINK, StepRow
+from vox_mesh.node import MeshNode
+from vox_mesh.store.script import Outcome, Script
+
+_JOBS: Final = 8
+
+
+@asynccontextmanager
+async def _running_jobs(node: MeshNode, count: int) -> AsyncIterator[list[Job]]:
+    """Have this many jobs running, whose handlers store nothing, until the end."""
+    running: asyncio.Queue[Job] = asyncio.Queue()
+    is_over = asyncio.Event()
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        running.put_nowait(context.job)
+        await is_over.wait()
+
+    async with asyncio.timeout(PATIENCE_S), node.worker.running(concurrency=count):
+        for number in range(count):
+            await node.jobs.schedule("work", number)
+        yield [await running.get() for _ in range(count)]
+        is_over.set()
+
+
+def _row(steps: JobSteps, job: Job, after: StepRow | None = None) -> StepRow:
+    """Return the next row of a job, signed."""
+    seq, link = (1, NO_LINK) if after is None else (after.seq + 1, after.link)
+    row = StepRow(
+        *(seq, seq, "step", "call", "done", '{"result":1}', job.claim_token, 1, 2, NO_LINK, job.last_op, None)
+    )
+    return steps.signed(job.job_id, [row.linked_to(link)])[0]
+
+
+def _script(steps: JobSteps, job: Job, after: StepRow | None = None) -> Script:
+    return steps.append_if_held(job, after, [_row(steps, job, after)])
+
+
+async def _are_stored(node: MeshNode, scripts: list[Script]) -> list[bool]:
+    """Write the scripts together; return of each whether its rows are stored."""
+    verdicts = await node.store.write_all(scripts)
+    return [isinstance(each, Outcome) and bool(each.rows) for each in verdicts]
+
+
+async def test_of_steps_that_are_stored_together_only_those_of_a_late_worker_are_refused(
+    node: MeshNode,
+) -> None:
+    steps = node.jobs.steps
+    async with _running_jobs(node, 3) as jobs:
+        late = jobs[1]._replace(claim_token=jobs[1].claim_token - 1)
+        scripts = [_script(steps, job) for job in (jobs[0], late, jobs[2])]
+        assert await _are_stored(node, scripts) == [True, False, True]
+        assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 0, 1]
+        assert await _are_stored(node, scripts[1:2]) == [False]  # nor alone
+
+
+async def test_steps_that_are_sent_twice_are_stored_once(node: MeshNode) -> None:
+    steps = node.jobs.steps
+    async with _running_jobs(node, 2) as jobs:
+        scripts = [_script(steps, job) for job in jobs]
+        for sent in (scripts, scripts, scripts[:1]):
+            assert all(await _are_stored(node, sent))
+        assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 1]
+
+
+async def test_a_step_whose_predecessors_are_lost_is_refused_alone(node: MeshNode) -> None:
+    steps = node.jobs.steps
+    async with _running_jobs(node, 2) as jobs:
+        stored = [_row(steps, job) for job in jobs]
+        assert all(await _are_stored(node, [_script(steps, job) for job in jobs]))
+        stored[0] = stored[0]._replace(link="lost")
+        scripts = [_script(steps, job, after) for job, after in zip(jobs, stored, strict=True)]
+        assert await _are_stored(node, scripts) == [False, True]
+        assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 2]
+
+
+async def test_many_jobs_store_their_steps_together_and_one_that_was_yielded_does_not(
+    local: MeshNode,
+) -> None:
+    arrived = asyncio.Semaphore(0)
+    is_yielded = asyncio.Event()
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> int:
+        if context.attempt == 1:
+            arrived.release()
+            await is_yielded.wait()
+        results = [await context.step("number", lambda: context.attempt) for _ in range(3)]
+        return sum(results)
+
+    async with asyncio.timeout(PATIENCE_S), local.worker.running(concurrency=_JOBS):
+        jobs = [await local.jobs.schedule("work", number) for number in range(_JOBS)]
+        for _ in jobs:
+            await arrived.acquire()
+        await local.jobs.yield_job(jobs[3].job_id)
+        is_yielded.set()
+        for job in jobs:
+            await local.jobs.wait(job)
+    results = [await local.jobs.result(job) for job in jobs]
+    assert results == [6 if number == 3 else 3 for number in range(_JOBS)]
