@@ -188,6 +188,40 @@ STEP_PLANTS: Final = (
         instrument=Instrument.STEPS,
     ),
     PlantedBug(
+        "slept-too-little",
+        "a sleep is over when another wait of its job is",
+        (Code(f"{_RUNNER}:StepRunner.sleep", "until_ms <= self._clock.now_ms", "True"),),
+        ("wait-not-early",),
+        ("waits",),
+    ),
+    PlantedBug(
+        "undone-forwards",
+        "the compensations of a job run in the order in which they were registered",
+        (Code(f"{_RUNNER}:StepRunner.compensate", ", reverse=True", ""),),
+        ("undo-order",),
+        ("waits",),
+    ),
+    PlantedBug(
+        "undone-by-half",
+        "only the last compensation of an aborted job runs",
+        (Code(f"{_RUNNER}:StepRunner.compensate", "reverse=True)", "reverse=True)[:1]"),),
+        ("undo-all",),
+        ("waits",),
+    ),
+    PlantedBug(
+        "fork-keeps-too-much",
+        "a fork keeps the result of the step that it is to run again",
+        (
+            Code(
+                "vox_mesh.model.jobs.steps.step_origin:taken_over",
+                "place < before",
+                "place <= before",
+            ),
+        ),
+        ("fork-keeps",),
+        ("steps",),
+    ),
+    PlantedBug(
         "deadline-not-stored",
         "the deadline of a step is not stored, and a later attempt waits on without it",
         (Code(f"{_RUNNER}:_until", "deadline_ms is None", "True"),),
