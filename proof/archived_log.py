@@ -15,7 +15,7 @@ def deleted_entries(history: History) -> DeletedEntries:
 
 
 def log_rows(history: History) -> list[Row]:
-    """Return the rows of the log, by id: also those that are in the archive, and may be deleted."""
+    """Return the rows of the log, by id, with archived ones that may be deleted."""
     found = final_rows(history, "agent_oplog")
     if archived := history.notes("final.archived"):
         deleted, rows = deleted_entries(history), (note.data["row"] for note in archived)

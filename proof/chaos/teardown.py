@@ -99,7 +99,7 @@ async def _log_ids(ask: Ask) -> set[int]:
 
 
 def _note_archive(folder: Path, present: set[int], recorder: Recorder) -> None:
-    """Note the entries in each file of the archive, and in full those that the database lacks."""
+    """Note the entries in each file of the archive, and in full what the database lacks."""
     for path in sorted(folder.glob("segment-*")):
         lines = gzip.decompress(path.read_bytes()).splitlines()
         entries = [read_entry(line + b"\n") for line in lines[1:-1]]
