@@ -162,10 +162,8 @@ class Store(RenamedAttributes):
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
             await self._prepare()
-        commit, listener = self._engine.run(batch), self._listener
-        result = await (
-            commit if listener is None or not self._listener_task else listener.own_commit(commit)
-        )
+        commit, listener = self._engine.run(batch), self._listener if self._listener_task else None
+        result = await (commit if listener is None else listener.own_commit(commit))
         if self._replica is None or not self._replica.is_pushed:
             self._changes.bump()
         return result
