@@ -16,9 +16,9 @@ The way of a message, a module for each step:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable
 from vox_mesh.messages.acts import sending_acts
@@ -33,6 +33,7 @@ from vox_mesh.messages.claims import (
     is_relayed,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
+from vox_mesh.messages.drafts import DEFAULT_PRIORITY, DraftOptions, checked_pairs, draft_all, draft_message
 from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
 from vox_mesh.messages.outbound import check_outbound
 from vox_mesh.messages.queries import MessageQueries
@@ -51,26 +52,16 @@ from vox_mesh.model.messages.records import (
     DEFAULT_TYPE,
     EVERYONE,
     MAX_ATTEMPTS,
-    MAX_PAYLOAD_BYTES,
     ROLE,
     Message,
     MessageState,
     checked_agent,
-    checked_id,
-    checked_priority,
-    checked_receiver,
-    checked_thread,
-    checked_trace,
-    checked_word,
     inbox_names,
-    payload_of,
     signed_order,
-    time_after,
 )
 from vox_mesh.model.messages.scope_address import AT
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import Dependencies, MeshClock
-from vox_mesh.observability import tracing
 from vox_mesh.observability.deprecation import warn_renamed
 from vox_mesh.oplog.grants.known_agents import KnownAgents
 from vox_mesh.oplog.grants.permit import Permit
@@ -81,8 +72,6 @@ from vox_mesh.store.acting import refuse_unless_own
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
-DEFAULT_PRIORITY: Final = 1
-_MAX_MAX_ATTEMPTS: Final = 1_000
 _BROADCAST_WINDOW_MS: Final = 7 * 86_400_000
 
 
@@ -119,7 +108,7 @@ class Messages:
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
         self._sender = MessageSender(
-            store, writer, self.relay_buffer, permits, self.agent_signatures, self.verifier.proven
+            store, writer, clock, self.relay_buffer, permits, self.agent_signatures, self.verifier.proven
         )
         self.claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)
         self.stats = self.claims.stats
@@ -196,48 +185,61 @@ class Messages:
         `signed_by`: the sender's own key, or its signature made elsewhere, which counts under its `key` only.
         `permit`: for what the mesh itself sends; by default the sender's grant is looked for, if needed.
         """
+        timeout_s = seconds_or_none("timeout", timeout)
+        sender = await self._checked_sender(sender, [to], permit)
+        draft = draft_message(
+            sender,
+            to,
+            body,
+            self._clock.now_ms,
+            msg_type=msg_type,
+            priority=priority,
+            thread=thread,
+            correlation=correlation,
+            reply_to=reply_to,
+            ttl=ttl,
+            ack_within=ack_within,
+            max_attempts=max_attempts,
+            traceparent=traceparent,
+            key=key,
+            ordered=ordered,
+        )
+        return await self._sender.send(draft, route, timeout_s, statements, signed_by, permit)
+
+    async def send_all(
+        self,
+        messages: Iterable[tuple[str, Any]],
+        *,
+        sender: str | None = None,
+        timeout: Duration | None = None,
+        **options: Unpack[DraftOptions],
+    ) -> list[Message]:
+        """Send up to 10,000 messages: pairs of a recipient and a body. The options apply to all of them.
+
+        It takes a fraction of the time of as many calls of `send`. All are checked before the first is sent,
+        and each pair of agents gets them in this order. Each is stored by itself: if one fails, the error of
+        the first such is raised when the others were tried.
+        """
+        pairs = checked_pairs(messages)
+        timeout_s = seconds_or_none("timeout", timeout)
+        sender = await self._checked_sender(sender, [to for to, _ in pairs])
+        drafts = await draft_all(sender, pairs, self._clock.now_ms, options)
+        return await self._sender.send_all(drafts, timeout_s)
+
+    async def _checked_sender(
+        self, sender: str | None, receivers: Sequence[str], permit: Permit | None = None
+    ) -> str:
+        """Return who sends to these, if that is allowed here; learn the time if it is not known."""
         self._clock.refuse_if_off()
-        if to == EVERYONE:
-            raise BadValue(f"recipient must be an agent or a role, got {to!r}", hint="use broadcast")
         is_of_mesh = sender == MESH_AGENT and permit is not None
         sender = MESH_AGENT if is_of_mesh else self.agent_or_default(sender)
-        if self.scopes and AT in sender + to:
-            await check_outbound(self._store, self.scopes, sender, to)
-        if type(max_attempts) is not int or not 1 <= max_attempts <= _MAX_MAX_ATTEMPTS:
-            raise BadValue(f"max_attempts must be between 1 and {_MAX_MAX_ATTEMPTS}, got {max_attempts!r}")
+        for to in receivers:
+            if self.scopes and AT in sender + to:
+                await check_outbound(self._store, self.scopes, sender, to)
         if not is_of_mesh:
             self._on_agent(sender, "send")
         await self.queries.learn_time()
-        now_ms = self._clock.now_ms
-        own = self._writer.identity  # loaded first: the clock ticks in its name
-        if traceparent is not None:
-            checked_trace(traceparent)
-        with self._sender.signing, tracing.sending(traceparent, to) as carried:
-            unsigned = Message(
-                message_uuid=new_key() if key is None else checked_id(key),
-                sender_agent=sender,
-                receiver_agent=checked_receiver(to),
-                msg_type=checked_word("message type", msg_type),
-                payload=payload_of(body, MAX_PAYLOAD_BYTES),
-                priority=checked_priority(priority),
-                thread_id=None if thread is None else checked_thread(thread),
-                correlation_id=None if correlation is None else checked_word("correlation", correlation),
-                reply_to=None if reply_to is None else checked_id(reply_to),
-                expires_ms=time_after("ttl", ttl, now_ms),
-                ack_by_ms=time_after("ack_within", ack_within, now_ms),
-                max_attempts=max_attempts,
-                hlc=str(self._clock.tick(now_ms)),
-                sender_node=own.node_id,
-                sender_incarnation=self._writer.incarnation,
-                traceparent=traceparent or carried,
-                is_ordered=int(ordered or not to.startswith(ROLE)),
-            )
-            if signed_by is not None:
-                unsigned = await self.agent_signatures.add(unsigned, signed_by)
-            timeout_s = seconds_or_none("timeout", timeout)
-            return await self._sender.send(
-                unsigned, route=route, timeout=timeout_s, statements=statements, permit=permit
-            )
+        return sender
 
     async def send_routed(self, to: str, body: Any, *, route: Route = Auto, **options: Any) -> Message:
         """Send over a route: `Auto`, `Local` (the database alone), or `Remote(node_url)`."""

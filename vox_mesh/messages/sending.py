@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
@@ -10,12 +11,15 @@ from vox_mesh.errors import MessageTaken, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
-from vox_mesh.messages.relay_outbound import Outbox, Route
+from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
 from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
 from vox_mesh.messages.signatures import ProvenSignatures, Signing
+from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.reserved import MESH_AGENT
 from vox_mesh.model.messages.records import Message, MessageState
+from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.nodes.identity import key_refused
+from vox_mesh.observability import tracing
 from vox_mesh.oplog.grants.permit import MESH_GRANT, MESH_PERMIT, Permit
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
@@ -25,6 +29,7 @@ from vox_mesh.store.store import Store
 
 _OPLOG: Final = named("oplog")
 _KEY_REFUSED: Final = "key_refused"
+_TOGETHER: Final = 256
 
 StoreGuarded = Callable[[Message, Sequence[Statement], float | None], Awaitable[Outcome]]
 """Stores a message after statements that may refuse it."""
@@ -40,6 +45,7 @@ class MessageSender:
         self,
         store: Store,
         writer: OpLogWriter,
+        clock: MeshClock,
         relay_buffer: RelayBuffer,
         permits: Permits,
         agent_signatures: AgentSignatures,
@@ -50,44 +56,73 @@ class MessageSender:
         self._store = store
         self._mesh = store.mesh_id
         self._writer = writer
+        self._clock = clock
         self._relay_buffer = relay_buffer
         self._is_chain_open = False
         self.signing = Signing(self._mesh, proven)
         self.outbox: Outbox | None = None
         """Relays to other nodes; `None` if this process does not take part in the relay."""
 
+    async def send_all(self, drafts: Sequence[Message], timeout: float | None) -> list[Message]:
+        """Send messages in this order, many at a time; raise the first failure when all were tried."""
+        found: list[Message | BaseException] = []
+        for first in range(0, len(drafts), _TOGETHER):
+            some = (self.send(draft, Auto, timeout) for draft in drafts[first : first + _TOGETHER])
+            found += await asyncio.gather(*some, return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in found if isinstance(each, Message)]
+
     async def send(
         self,
-        unsigned: Message,
-        *,
+        draft: Message,
         route: Route,
         timeout: float | None,
-        statements: MakeStatements | None,
-        permit: Permit | None,
+        statements: MakeStatements | None = None,
+        signed_by: SigningKey | str | None = None,
+        permit: Permit | None = None,
     ) -> Message:
-        """Sign and store a message, and relay it unless it is a command's.
+        """Give a draft its time and signatures, store it, and relay it unless it is a command's.
 
         Without a permit, that of its sender is looked for.
         """
-        identity = self._writer.identity
-        message = await self.signing.sign(unsigned, identity.key)
-        extra = () if statements is None else statements(message)
-        if not self._is_chain_open:
-            await self._open_chain(timeout)
-        if permit is None:
-            store = partial(self._write, message, extra, timeout)
-            outcome = await self._permitted(message, store, must_sign=statements is None)
-        else:
-            outcome = await self._write(message, extra, timeout, permit)
-        if identity.is_command:
-            return message
-        if self.outbox is not None:
-            self.outbox.offer(message, stored=not outcome.spooled, route=route)
-        else:
-            self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
+        identity = self._writer.identity  # loaded first: the clock ticks in its name
+        with self.signing, tracing.sending(draft.traceparent, draft.receiver_agent) as carried:
+            unsigned = draft._replace(
+                hlc=str(self._clock.tick(self._clock.now_ms)),
+                sender_node=identity.node_id,
+                sender_incarnation=self._writer.incarnation,
+                traceparent=draft.traceparent or carried,
+            )
+            if signed_by is not None:
+                unsigned = await self._agent_signatures.add(unsigned, signed_by)
+            message = await self.signing.sign(unsigned, identity.key)
+            outcome = await self._store_for_sender(message, timeout, statements, permit)
+            if identity.is_command:
+                return message
+            if self.outbox is not None:
+                self.outbox.offer(message, stored=not outcome.spooled, route=route)
+            else:
+                self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
         return message._replace(state=MessageState.SPOOLED) if outcome.spooled else message
 
     # --- storing ---------------------------------------------------------------------------------
+
+    async def _store_for_sender(
+        self,
+        message: Message,
+        timeout: float | None,
+        make_statements: MakeStatements | None,
+        permit: Permit | None,
+    ) -> Outcome:
+        extra = () if make_statements is None else make_statements(message)
+        if not self._is_chain_open:
+            await self._open_chain(timeout)
+        if permit is not None:
+            return await self._write(message, extra, timeout, permit)
+        store = partial(self._write, message, extra, timeout)
+        return await self._permitted(message, store, must_sign=make_statements is None)
 
     async def _open_chain(self, timeout: float | None) -> None:
         """Open the chain before the first message if it is empty: recipients know the key by it."""

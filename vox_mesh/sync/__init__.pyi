@@ -71,6 +71,7 @@ from vox_mesh.locks.leadership import Leader
 from vox_mesh.locks.sessions import LastsFor
 from vox_mesh.messages.ack_queue import AckVerdicts, QueuedAck
 from vox_mesh.messages.claims import ClaimStats, OpenLoop, Prospect
+from vox_mesh.messages.drafts import DraftOptions
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
@@ -898,6 +899,14 @@ class Messages:
         signed_by: SigningKey | str | None = ...,
         permit: Permit | None = ...,
     ) -> Message: ...
+    def send_all(
+        self,
+        messages: Iterable[tuple[str, Any]],
+        *,
+        sender: str | None = ...,
+        timeout: Duration | None = ...,
+        **options: Unpack[DraftOptions],
+    ) -> list[Message]: ...
     def send_routed(self, to: str, body: Any, *, route: Route = ..., **options: Any) -> Message: ...
     def broadcast(self, body: Any, **options: Any) -> list[Message]: ...
     def reply(self, message: Message, body: Any, **options: Any) -> Message: ...

@@ -454,3 +454,31 @@ async def test_what_is_written_behind_the_fence_is_refused_when_the_claim_is_los
     assert sorted(row[0] for row in rows) == [1, 2]
     assert (job.state, job.attempts, job.interruptions) == ("succeeded", 2, 1)
     assert said == [StaleClaim.code] * 2
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+async def test_an_attempt_without_steps_makes_nothing_that_runs_them(local: MeshNode) -> None:
+    contexts: list[JobContext] = []
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        contexts.append(context)
+        return None if context.payload is None else await context.step("one", lambda: 1)
+
+    assert (await done(local)).state == (await done(local, "with a step")).state == "succeeded"
+    assert [context.used_steps is None for context in contexts] == [True, False]
+
+
+async def test_no_first_step_begins_after_an_attempt_has_ended(local: MeshNode) -> None:
+    contexts: list[JobContext] = []
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        contexts.append(context)
+
+    job = await done(local)
+    with pytest.raises(StaleClaim):
+        await contexts[0].step("late", lambda: 1)
+    assert await local.jobs.steps.verified(job.job_id) == []

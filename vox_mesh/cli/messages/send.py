@@ -26,7 +26,7 @@ from vox_mesh.cli.support.output import (
 from vox_mesh.cli.support.session import AgentMesh, run_as_agent, start_quickly
 from vox_mesh.errors import BadValue, DatabaseUnavailable, NoAnswer, NotKnown, OutcomeUnknown
 from vox_mesh.mesh import Mesh
-from vox_mesh.messages.messages import DEFAULT_PRIORITY
+from vox_mesh.messages.drafts import DEFAULT_PRIORITY
 from vox_mesh.model.base.keys import SigningKey
 from vox_mesh.model.base.ulid import is_ulid
 from vox_mesh.model.messages.records import (

@@ -17,7 +17,7 @@ from vox_mesh.http.api.pages import MAX_SCANNED, LimitQuery, Page, PageQuery, re
 from vox_mesh.http.principals.needs import NOTHING, OWNER, READS_MESSAGE, Need, receives
 from vox_mesh.http.principals.own_names import OwnAgent
 from vox_mesh.messages.claims import LEASE_S, MAX_CLAIMED
-from vox_mesh.messages.messages import DEFAULT_PRIORITY
+from vox_mesh.messages.drafts import DEFAULT_PRIORITY
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.model.grants.capability import SEND, Act
 from vox_mesh.model.messages.records import (

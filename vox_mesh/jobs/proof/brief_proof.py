@@ -64,8 +64,8 @@ def brief_proof(envelope: Envelope, proof: Proof) -> dict[str, Any]:
         "started_ms": envelope.started_ms,
         "finished_ms": max(envelope.started_ms, envelope.finished_ms),
     }
-    if more := {name: value for name, value in proof.envelope.items() if name not in _ELSEWHERE}:
-        brief[_MORE] = more
+    if len(proof.envelope) > len(_ELSEWHERE):
+        brief[_MORE] = {name: value for name, value in proof.envelope.items() if name not in _ELSEWHERE}
     return brief
 
 

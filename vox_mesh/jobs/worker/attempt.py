@@ -74,6 +74,7 @@ async def run_attempt(
     """
     with tracing.running(context.job) as run:
         result = await _run(context, work, timeout_s, is_stopped)
+        steps = context.used_steps
         result = result._replace(
             finished_ms=clock.now_ms,
             artifacts=context.kept,
@@ -81,7 +82,7 @@ async def run_attempt(
             inferences=context.inferences,
             usage=context.meter.used,
             tokens=context.meter.tokens,
-            steps=StepSummary.of(context.steps.log.rows),
+            steps=None if steps is None else StepSummary.of(steps.log.rows),
         )
         tracing.record_outcome(run, result.state, result.reason)
     return result
@@ -176,11 +177,12 @@ def _describe(error: BaseException) -> str:
 
 async def run_handler(context: JobContext, handler: Handler) -> AttemptResult:
     """Run a job's handler; a result other than `None` becomes an artifact."""
-    if context.steps.is_cleanup:
+    if (steps := context.used_steps) is not None and steps.is_cleanup:
         return await _run_compensations(context, handler)
     try:
         result = await _call_handler(context, handler)
-        context.steps.log.check_complete()
+        if (steps := context.used_steps) is not None:  # maybe since the handler was called
+            steps.log.check_complete()
     except Exception as error:
         if context.limits is None or not context.limits.covers(error):
             raise

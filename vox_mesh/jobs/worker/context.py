@@ -61,7 +61,7 @@ class JobContext:
         limits: AttemptLimits | None,
         resumed: Any,
         results: PredecessorResults,
-        steps: StepRunner,
+        steps: StepRunner | Callable[[], StepRunner],
         jobs: Jobs,
         answer: Any = None,
     ) -> None:
@@ -80,8 +80,8 @@ class JobContext:
         """The ops that recorded model calls."""
         self._results = results
         self._jobs = jobs
-        self.steps: Final = steps
-        """Runs the durable steps of the attempt."""
+        self._steps = steps
+        self._is_closed = False
         self._store = store
         self._clock = clock
         self._artifacts = artifacts
@@ -142,6 +142,20 @@ class JobContext:
         await self._notebook.checkpoint(value)
 
     # --- durable steps ---------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> StepRunner:
+        """Return what runs the durable steps of the attempt."""
+        if self._is_closed and self.used_steps is None:
+            raise StaleClaim(StaleClaim.code, statement=0)
+        if not isinstance(self._steps, StepRunner):
+            self._steps = self._steps()
+        return self._steps
+
+    @property
+    def used_steps(self) -> StepRunner | None:
+        """Return what runs the durable steps, or `None` if neither the job nor this attempt has any."""
+        return self._steps if isinstance(self._steps, StepRunner) else None
 
     async def step(
         self,
@@ -393,7 +407,9 @@ class JobContext:
 
     async def close(self) -> None:
         """Write the pending progress and log lines, and no more steps."""
-        await self.steps.log.close()
+        self._is_closed = True
+        if (steps := self.used_steps) is not None:
+            await steps.log.close()
         await self._notebook.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -33,6 +33,7 @@ from vox_mesh.jobs.worker.limits import WorkerLimits
 from vox_mesh.model.base.histogram import LONG_S, Histogram
 from vox_mesh.model.jobs.records import EXEC, Job, JobState, interrupted_too_often
 from vox_mesh.model.jobs.steps.step_origin import StepOrigin
+from vox_mesh.model.jobs.steps.step_row import StepRow
 from vox_mesh.model.rhythm.tokens import NO_TOKENS, TokenUsage
 from vox_mesh.observability.log_context import job_context, job_scope
 from vox_mesh.rhythm.token_ledger import AttemptCharge
@@ -231,28 +232,42 @@ class Executor:
         store, clock = self._store, self._jobs.clock
         answer = await self._jobs.questions.answer_to(job) if job.attempts > 1 else None
         results = self._jobs.predecessor_results
-        rows = await self._jobs.steps.verified(job.job_id) if job.attempts > 1 else ()
-        fence = partial(claim_fence, store, job)
-        log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, self.stats.steps, rows)
-        steps = StepRunner(
-            log,
-            job,
-            clock,
-            self._artifacts,
-            self._steps,
-            StepOrigin.in_core(core),
-            answer,
-            answer is None and job.attempts > 1 and await self._jobs.questions.is_closed(job),
-            self._chance,
-            _CONTROL,
-        )
-        await steps.take_over(self._jobs.forks.taken_over)
+        steps = await self._steps_of(job, StepOrigin.in_core(core), answer)
         given = None if answer is None else answer["answer"]
         return JobContext(
             *(job, core, store, clock, self._artifacts, notebook, meter, limits, resumed, results, steps),
             self._jobs,
             given,
         )
+
+    async def _steps_of(
+        self, job: Job, origin: StepOrigin | None, answer: Mapping[str, Any] | None
+    ) -> StepRunner | Callable[[], StepRunner]:
+        """Return what runs the steps of an attempt, or makes that at the first step if none can be stored."""
+        if job.attempts == 1 and origin is None:
+            return partial(self._new_steps, job)
+        rows, is_woken = [], False
+        if job.attempts > 1:
+            rows = await self._jobs.steps.verified(job.job_id)
+            is_woken = answer is None and await self._jobs.questions.is_closed(job)
+        steps = self._new_steps(job, rows, origin, answer, is_woken=is_woken)
+        await steps.take_over(self._jobs.forks.taken_over)
+        return steps
+
+    def _new_steps(
+        self,
+        job: Job,
+        rows: Sequence[StepRow] = (),
+        origin: StepOrigin | None = None,
+        answer: Mapping[str, Any] | None = None,
+        *,
+        is_woken: bool = False,
+    ) -> StepRunner:
+        store, clock = self._store, self._jobs.clock
+        fence = partial(claim_fence, store, job)
+        log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, self.stats.steps, rows)
+        given = self._steps, origin, answer, is_woken
+        return StepRunner(log, job, clock, self._artifacts, *given, self._chance, _CONTROL)
 
     def _run_within_limits(self, attempt: Attempt, context: JobContext) -> Awaitable[AttemptResult]:
         policy, handler, limits = self._capacity.policy, attempt.handler, context.limits
@@ -273,7 +288,7 @@ class Executor:
         return self._finisher.finish(result)
 
     def _count(self, attempt: Attempt, written: AttemptResult | None) -> None:
-        if written is not None and written.is_requeued and written.step_rows and attempt.context is not None:
+        if written is not None and written.step_rows and attempt.context is not None and written.is_requeued:
             attempt.context.steps.log.count_waits()
         if written is None:
             self.stats.refused += 1

@@ -198,6 +198,8 @@ class Job(NamedTuple):
     @property
     def tags(self) -> Tags:
         """Return what a worker or agent must have to get the job."""
+        if '"tags":' not in self.manifest:  # avoid parsing: few have any
+            return NO_TAGS
         tags = self.core.get("tags")
         return frozenset(map(str, tags)) if isinstance(tags, list) else NO_TAGS
 

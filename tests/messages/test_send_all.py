@@ -1,0 +1,71 @@
+"""Sending many: checked together, stored in order, each by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.messages.messaging import bodies, ids
+from tools.homes import FILE
+from vox_mesh import Mesh, Message
+from vox_mesh.errors import BadValue
+from vox_mesh.node import MeshNode
+
+_RECEIVERS = ("coder", "reviewer")
+_COUNT = 600
+
+
+async def test_each_recipient_gets_all_of_its_messages_in_order(any_node: MeshNode) -> None:
+    given = [(_RECEIVERS[number % 2], number) for number in range(_COUNT)]
+    sent = await any_node.messages.send_all(given, sender="planner", thread="t", priority=2)
+    assert [(each.receiver_agent, each.body) for each in sent] == given
+    for first, receiver in enumerate(_RECEIVERS):
+        expected = [each for each in sent if each.receiver_agent == receiver]
+        found: list[Message] = []
+        while len(found) < len(expected):
+            batch = await any_node.messages.inbox(receiver)
+            assert batch, f"only {len(found)} of {len(expected)} messages were found"
+            await any_node.messages.ack(*batch)
+            found += batch
+        assert ids(found) == ids(expected)
+        assert bodies(found) == list(range(first, _COUNT, 2))
+        assert {(each.sender_agent, each.thread_id, each.priority) for each in found} == {("planner", "t", 2)}
+
+
+async def test_many_share_few_signatures(tmp_path: Path) -> None:
+    """What is stored together is signed together: a recipient checks one signature for many."""
+    async with Mesh.open(FILE.settings(tmp_path, None, tick="1h")) as node:
+        sent = await node.messages.send_all([("coder", number) for number in range(_COUNT)], sender="planner")
+    assert len({each.signature.partition("+")[0] for each in sent}) <= _COUNT // 20
+
+
+_BAD: dict[str, Any] = {
+    "a name that is not allowed": ("a\nb", 1),
+    "everyone": ("*", 1),
+    "no JSON": ("coder", {1, 2}),
+    "no body": ("coder",),
+    "no pair": "ab",
+}
+
+
+@pytest.mark.parametrize("what", _BAD)
+async def test_one_bad_message_is_refused_before_the_first_is_sent(local: MeshNode, what: str) -> None:
+    with pytest.raises(BadValue):
+        await local.messages.send_all([("coder", 1), _BAD[what], ("coder", 2)], sender="planner")
+    assert await local.messages.queries.counts() == {}
+
+
+async def test_too_many_are_refused_without_reading_them_all(local: MeshNode) -> None:
+    def endless() -> Any:
+        while True:
+            yield "coder", 1
+
+    with pytest.raises(BadValue, match="at most 10000 messages"):
+        await local.messages.send_all(endless(), sender="planner")
+    assert await local.messages.queries.counts() == {}
+
+
+async def test_none_is_fine(local: MeshNode) -> None:
+    assert await local.messages.send_all([], sender="planner") == []
