@@ -77,7 +77,7 @@ class StepRow(NamedTuple):
         return all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
 
     def placed(self, seq: int, start_op: str, before: str) -> StepRow:
-        """Return the row as it is stored by an attempt, linked to the one before."""
+        """Return the row with its number, its attempt, and its link to the one before."""
         row = StepRow(seq, *self[1:9], NO_LINK, start_op, self.signature)
         return StepRow(*row[:9], row._link(before), *row[10:])
 
