@@ -31,13 +31,20 @@ from vox_mesh.store.schema.schema import VERSION, versions_at
 T = TypeVar("T")
 
 _AT_ONCE: Final = 5_000
-_PATIENCE_S: Final = max(60.0, MIGRATED_ENTRIES / 900)
+_PATIENCE_S: Final = max(240.0, MIGRATED_ENTRIES / 900)
 _LOOK_S: Final = 0.005
 _INDEX: Final = (
     "CREATE INDEX IF NOT EXISTS agent_oplog_of_things ON agent_oplog (scope_id, repository_id, id)\n"
     "WHERE kind = 'Thing';"
 )
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS last_things (\n    thing TEXT NOT NULL PRIMARY KEY\n);"
+_COUNTED: Final = 60_000_000
+_SLOW: Final = f"""
+INSERT INTO last_things
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {_COUNTED})
+SELECT max(i) FROM n;"""
+"""A statement that takes longer than a server lets a transaction last while others wait."""
+
 _ENTRY: Final = """
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, accepted
@@ -60,11 +67,14 @@ async def _fill(engine: Engine) -> None:
             assert result.committed or is_busy, result.error
 
 
-def _newer(folder: Path) -> Build:
-    """The next version, with two more migrations: an index of the log, which takes its time, and a table."""
+def _newer(folder: Path, more: str = "") -> Build:
+    """The next version, with two more migrations: an index of the log, which takes its time, and a table.
+
+    The last one runs another statement too.
+    """
     build = build_of(NEXT, folder)
     migrations = build.root / "sql" / "migrations"
-    for number, sql in enumerate((_INDEX, _TABLE), build.schema_version + 1):
+    for number, sql in enumerate((_INDEX, f"{_TABLE}\n{more}"), build.schema_version + 1):
         (migrations / f"{number:04d}_later.sql").write_text(f"{sql}\n")
     tables = build.root / "sql" / "coordination.sql"
     tables.write_text(f"{tables.read_text()}\n{_INDEX}\n{_TABLE}\n")
@@ -154,13 +164,7 @@ async def test_a_killed_migration_goes_on_while_nodes_work_and_the_older_version
     settings = case.settings(tmp_path, server, db_deadline="60s")
     build = await asyncio.to_thread(_newer, tmp_path / "builds")
     first, last = build.schema_version, build.schema_version + 2
-    async with Mesh.open(settings) as node:
-
-        @node.worker.handles("work")
-        async def work(_: object) -> None:
-            return None
-
-        await node.worker.start(concurrency=4)
+    async with _working(settings) as node:
         engine = await open_engine(settings.model_copy(update={"db_request_timeout": _PATIENCE_S}))
         await _fill(engine)
         backup = await back_up(engine, tmp_path / "before.db")
@@ -191,6 +195,51 @@ async def test_a_killed_migration_goes_on_while_nodes_work_and_the_older_version
         assert [each.problem for each in await node.oplog.verify() if each.problem] == []
         await engine.close()
     await _goes_back(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2 * _PATIENCE_S)
+async def test_a_migration_that_a_server_ends_for_other_writers_is_applied_while_no_node_runs(
+    server: Server, tmp_path: Path
+) -> None:
+    settings = MESH.settings(tmp_path, server, db_deadline="240s")
+    build = await asyncio.to_thread(_newer, tmp_path / "builds", _SLOW)
+    last = build.schema_version + 2
+    async with _working(settings) as node:
+        engine = await open_engine(settings.model_copy(update={"db_request_timeout": _PATIENCE_S}))
+        load = _Work(node)
+        async with load.going_on():
+            await load.until_more()
+            async with asyncio.timeout(_PATIENCE_S):
+                process = await _start(build, settings, "db", "migrate")
+                _, err = await process.communicate()
+            assert process.returncode
+            assert "Transaction timed out" in err.decode()
+            assert "stop all nodes, run `vox-mesh db migrate`" in err.decode()
+            assert await _version(engine.query) < last
+            await load.until_more()
+            load.report("writes meanwhile")
+    began = time.perf_counter()
+    migrated = await _ask(build, settings, "db", "migrate")
+    print(f"migrated from {migrated['from_version']} in {time.perf_counter() - began:.1f} s, without nodes")
+    assert (migrated["schema_version"], await _version(engine.query)) == (last, last)
+    await engine.close()
+    async with _working(settings) as node:
+        job = await node.jobs.schedule("work")
+        assert (await node.jobs.wait(job.job_id, timeout=_PATIENCE_S)).state == "succeeded"
+
+
+@asynccontextmanager
+async def _working(settings: Settings) -> AsyncIterator[MeshNode]:
+    """A node that runs the jobs of `_Work`."""
+    async with Mesh.open(settings) as node:
+
+        @node.worker.handles("work")
+        async def work(_: object) -> None:
+            return None
+
+        await node.worker.start(concurrency=4)
+        yield node
 
 
 async def _goes_back(folder: Path) -> None:

@@ -27,6 +27,9 @@ from vox_mesh.store.schema.unexpected import UnexpectedObject
 
 REPAIRABLE: Final = "run `vox-mesh db migrate`"
 NOT_REPAIRABLE: Final = "restore a backup, or fix the table by hand"
+_ATTEMPTS: Final = 2
+"""A server's checkpoint, once a minute, ends a long transaction: the next one has a minute."""
+
 _NOTHING: Final = RepairPlan((), (), ())
 
 
@@ -115,7 +118,7 @@ async def _migrate(settings: Settings, drop: bool) -> tuple[dict[str, Any], list
     async with engine_session(settings) as engine:
         dropped = await drop_unexpected(engine) if drop else []
         found, _ = await versions_at(engine.query)
-        reached = await apply_migrations(engine)
+        reached = await apply_migrations(engine, attempts=_ATTEMPTS)
         plan = await repair_plan(engine.query) if reached == VERSION else _NOTHING
         await repair(engine, plan)
     record = {

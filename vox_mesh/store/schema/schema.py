@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("schema")
 _TIMEOUT_S: Final = 30.0
 _PATIENCE_S: Final = 240.0  # for each migration: to index a large table takes as long as to read it
-_ENDED_BY_SERVER: Final = "TRANSACTION_TIMEOUT"  # sqld does that after 5 s if other writers wait
+_ENDED_BY_SERVER: Final = "TRANSACTION_TIMEOUT"  # sqld: after 5 s, if a writer or a checkpoint waits
 _STOP_WRITERS: Final = "stop all nodes, run `vox-mesh db migrate`, and start them again"
 _ATTEMPTS: Final = 10
 _MAX_LISTED: Final = 3  # differences listed in an error
@@ -50,6 +50,10 @@ class MigrationPlan(NamedTuple):
     statements: tuple[str, ...]
     found: tuple[bool, ...]
     """Which of the migration's conditions hold."""
+
+
+class TransactionEnded(DatabaseFault):
+    """The server has ended the transaction of a migration; nothing was changed."""
 
 
 async def ensure_schema(engine: Engine, *, beside_others: bool = False) -> int:
@@ -93,8 +97,11 @@ async def differences_at(ask: Ask, version: int) -> list[SchemaDifference]:
     return [*differences(expected(), definitions), *unexpected(found)]
 
 
-async def migrate(engine: Engine, *, beside_others: bool = True) -> int:
-    """Create the schema or apply all pending migrations. Return its version, which may be newer."""
+async def migrate(engine: Engine, *, beside_others: bool = True, attempts: int = 1) -> int:
+    """Create the schema or apply all pending migrations. Return its version, which may be newer.
+
+    `attempts` is how often a server may end a transaction before `TransactionEnded` is raised.
+    """
     version, needed = await versions_at(engine.query)
     refuse_if_too_new(version, needed)
     if version >= VERSION:
@@ -109,7 +116,7 @@ async def migrate(engine: Engine, *, beside_others: bool = True) -> int:
     timeout_s = _TIMEOUT_S + _PATIENCE_S * pending
     try:
         async with asyncio.timeout(timeout_s):
-            return await _create_or_migrate(engine, version)
+            return await _create_or_migrate(engine, version, attempts)
     except TimeoutError:
         raise DatabaseBusy(
             f"the schema was not migrated: the database was busy for {timeout_s:g} s",
@@ -180,11 +187,18 @@ async def _evaluate(ask: Ask, conditions: tuple[str, ...]) -> list[bool]:
     return [bool(value) for value in (await ask(Statement(f"SELECT {columns}")))[0]]
 
 
-async def _create_or_migrate(engine: Engine, version: int) -> int:
+async def _create_or_migrate(engine: Engine, version: int, attempts: int) -> int:
     """Create the schema or apply all pending migrations; other processes may do so concurrently."""
     for _ in range(_ATTEMPTS + len(migrations())):
         plan = await pending_plan(engine.query, version)
-        is_done = await (_create(engine) if plan is None else apply_plan(engine, plan))
+        try:
+            is_done = await (_create(engine) if plan is None else apply_plan(engine, plan))
+        except TransactionEnded as ended:
+            attempts -= 1
+            if not attempts:
+                raise
+            _log.warning("migration ended by the server, trying again: %s", ended)
+            continue
         if is_done and plan is not None:
             number, name = plan.migration.number, plan.migration.name
             _log.info("schema migrated: from=%d to=%d migration=%s", version, number, name)
@@ -237,5 +251,6 @@ async def _run(engine: Engine, batch: Batch, guards: list[int], fault: str) -> b
     message = error.message if error else "the transaction was cut short"
     if error is not None and error.is_busy:
         raise DatabaseBusy(f"the database is busy: {message}")
-    is_ended = error is not None and error.code == _ENDED_BY_SERVER
-    raise DatabaseFault(f"{fault}: {message}", hint=_STOP_WRITERS if is_ended else "run `vox-mesh doctor`")
+    if error is not None and error.code == _ENDED_BY_SERVER:
+        raise TransactionEnded(f"{fault}: {message}", hint=_STOP_WRITERS)
+    raise DatabaseFault(f"{fault}: {message}", hint="run `vox-mesh doctor`")
