@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from proof.history import History, Operation, Step
+from proof.history import Event, History, Operation, Step
 
 NOTE: Final = "store.went_back"
 
@@ -43,6 +43,10 @@ class Losses:
 
     def __bool__(self) -> bool:
         return bool(self.all)
+
+    def lie_between(self, first: Event, second: Event) -> bool:
+        """Return whether a rollback may have lost what the first event relied on."""
+        return any(first.at < loss.back_at and second.at > loss.kept_until for loss in self.all)
 
     def may_have_lost(self, operation: Operation, *, is_spooled: bool | None = None) -> bool:
         """Return whether the effect of an operation may be lost: it may have fallen into a lost window.

@@ -31,6 +31,7 @@ from proof.checkers.spares import SPARE_CHECKS
 from proof.checkers.spending import SPENDING_CHECKS
 from proof.checkers.steps import STEP_CHECKS
 from proof.checkers.tasks import TASK_CHECKS
+from proof.checkers.waits import WAIT_CHECKS
 from proof.verdicts import Check
 from proof.workload import Workload
 from proof.workloads.approvals import APPROVALS
@@ -55,6 +56,7 @@ from proof.workloads.spares import SPARES
 from proof.workloads.spending import SPENDING
 from proof.workloads.steps import STEPS
 from proof.workloads.tasks import TASKS
+from proof.workloads.waits import WAITS
 from proof.workloads.writes import WRITES
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
@@ -64,7 +66,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 
 OPTIONAL_WORKLOADS: Final[tuple[Workload, ...]] = (
     *(CONSUMERS, PHASES, RULES, APPROVALS, SPENDING, GRANTS, LIMITS, TASKS, PRUNING, STEPS, SPARES),
-    *(FAN_IN, ARCHIVING, BACKING_UP),
+    *(FAN_IN, ARCHIVING, BACKING_UP, WAITS),
 )
 """Simulation runs these only by name, so that its seeds stay the same runs. Chaos runs them all."""
 
@@ -85,6 +87,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *APPROVAL_CHECKS,
     *TASK_CHECKS,
     *STEP_CHECKS,
+    *WAIT_CHECKS,
     *GRANT_CHECKS,
     *MESSAGE_CHECKS,
     *HANDOUT_CHECKS,

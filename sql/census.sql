@@ -8,6 +8,14 @@ scope_id = ?1 AND repository_id = ?2
 -- The kinds that are named: the ?4 with the most jobs.
 SELECT kind FROM job_counts WHERE OF_MESH GROUP BY kind ORDER BY sum(jobs) DESC, kind LIMIT ?4
 
+-- part: IS_SUSPENDED
+-- Whether a job waits without a worker, at ?3.
+OF_MESH AND state = 'pending' AND attempts > 0 AND (waits > 0 OR reason = 'it sleeps')
+  AND (waits > 0 OR not_before_ms > ?3) AND typeof(kind) = 'text'
+
+-- name: suspended
+SELECT kind, count(*) AS jobs FROM jobs INDEXED BY jobs_suspended WHERE IS_SUSPENDED GROUP BY kind
+
 -- name: take
 -- A replica can't be asked the time, so it is passed in: ?3 in milliseconds, ?6 as text. At most ?5 messages are
 -- counted, and of the claimable jobs of a kind, ?7. Of budgets, the ?8 with the largest spent share are listed.
@@ -24,6 +32,9 @@ SELECT
         FROM job_counts AS k
         WHERE k.scope_id = ?1 AND k.repository_id = ?2 AND k.state = 'pending' AND k.jobs > 0
         GROUP BY 1)) AS jobs_ready,
+    (SELECT json_group_array(json_array(kind, jobs)) FROM (
+        SELECT iif(kind IN (KINDS), kind, NULL) AS kind, count(*) AS jobs
+        FROM (SELECT kind FROM jobs INDEXED BY jobs_suspended WHERE IS_SUSPENDED LIMIT ?7) GROUP BY 1)) AS jobs_suspended,
     (SELECT json_group_array(json_array(node_id, last_seen_ms, tick_ms, CAST(spare_ms AS INTEGER))) FROM mesh_heartbeats
         WHERE OF_MESH AND left_ms IS NULL AND typeof(node_id) = 'text' AND typeof(last_seen_ms) = 'integer'
           AND tick_ms BETWEEN 1 AND 1e15) AS nodes,

@@ -711,6 +711,10 @@ WHERE state = 'pending' AND binding IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_tagged ON jobs (scope_id, repository_id)
 WHERE state = 'pending' AND instr(manifest, '"tags":[') > 0;
 
+-- Jobs that wait without a worker: for what their steps wait for, or for an answer.
+CREATE INDEX IF NOT EXISTS jobs_suspended ON jobs (scope_id, repository_id, kind, not_before_ms, waits)
+WHERE state = 'pending' AND attempts > 0 AND (waits > 0 OR reason = 'it sleeps');
+
 -- Jobs that wait for ops in the log, as their manifests say. It may hold others, too.
 CREATE INDEX IF NOT EXISTS jobs_awaiting_ops ON jobs (scope_id, repository_id, id)
 WHERE state = 'pending' AND waits > 0 AND instr(manifest, '{"op":') > 0;

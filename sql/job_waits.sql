@@ -65,6 +65,52 @@ SELECT EXISTS (SELECT 1 FROM job_waits AS w WHERE w.scope_id = ?1 AND w.reposito
 DELETE FROM job_waits WHERE OF_MESH AND (job_id, n) IN (
     SELECT w.job_id, w.n FROM job_waits AS w WHERE w.scope_id = ?1 AND w.repository_id = ?2 AND IS_OVER)
 
+-- --- waking early ----------------------------------------------------------------------------------------
+
+-- part: IS_UNMET
+-- Whether the dependency d is unmet.
+(CASE d.awaited
+    WHEN 'op' THEN NOT EXISTS (
+        SELECT 1 FROM agent_oplog AS o WHERE o.scope_id = ?1 AND o.repository_id = ?2
+          AND o.op_id = d.predecessor AND o.accepted = 1)
+    ELSE NOT EXISTS (
+        SELECT 1 FROM jobs AS p WHERE p.scope_id = ?1 AND p.repository_id = ?2 AND p.job_id = d.predecessor
+          AND (p.state = 'succeeded' OR (p.ended_ms IS NOT NULL AND d.awaited = 'end')))
+    END)
+
+-- name: is_asking
+-- Whether the job waits for an answer.
+SELECT EXISTS (
+    SELECT 1 FROM job_questions AS q
+    CROSS JOIN job_predecessors AS d ON d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = ?3
+      AND d.predecessor = q.question_id AND d.awaited = 'op'
+    WHERE q.scope_id = ?1 AND q.repository_id = ?2 AND q.job_id = ?3 AND IS_UNMET)
+
+-- name: refuse_unless_suspended
+-- ?4: the claim token of the attempt that has suspended the job.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (
+    SELECT 1 FROM jobs WHERE OF_JOB AND state = 'pending' AND attempts > 0 AND claim_token = ?4)
+
+-- name: unlink_unmet
+-- What a suspended job still waits for came with its suspension.
+DELETE FROM job_predecessors AS d
+WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = ?3 AND IS_UNMET
+
+-- name: wake_early
+-- ?4: the op, by which its attempt finds what is over, ?5: the time.
+UPDATE jobs SET waits = 0, not_before_ms = min(not_before_ms, ?5) WHERE OF_JOB
+
+-- name: link_early_wake
+INSERT INTO job_predecessors (scope_id, repository_id, job_id, predecessor, awaited) VALUES (?1, ?2, ?3, ?4, 'op')
+
+-- name: early_wakes
+-- The last ops, up to ?4, that woke the job early.
+SELECT d.predecessor FROM job_predecessors AS d
+CROSS JOIN agent_oplog AS o ON o.scope_id = ?1 AND o.repository_id = ?2 AND o.op_id = d.predecessor
+WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.job_id = ?3 AND d.awaited = 'op'
+  AND o.kind = 'WakeJobEarly' AND o.accepted = 1
+ORDER BY o.id DESC LIMIT ?4
+
 -- --- messages --------------------------------------------------------------------------------------------
 
 -- part: IS_OURS_OR_FREE

@@ -21,7 +21,7 @@ def same_results(history: History) -> Iterator[str | int]:
         first = notes[0]
         yield 1
         for other in notes[1:]:
-            if other.data["value"] != first.data["value"] and not _is_lost_between(losses, first, other):
+            if other.data["value"] != first.data["value"] and not losses.lie_between(first, other):
                 values = f"{first.data['value']} and {other.data['value']}"
                 yield f"step {place} of job {job} had the results {values}"
 
@@ -50,13 +50,8 @@ def no_late_result(history: History) -> Iterator[str | int]:
         yield 1
         for later in began[effect.data["job"]]:
             is_late = later.data["token"] > effect.data["token"] and later.at < effect.at
-            if is_late and not _is_lost_between(losses, later, effect):
+            if is_late and not losses.lie_between(later, effect):
                 yield f"{effect.who} stored step {effect.data['place']} of job {effect.data['job']} too late"
-
-
-def _is_lost_between(losses: Losses, first: Event, second: Event) -> bool:
-    """Return whether a rollback may have lost what the first event relied on."""
-    return any(first.at < loss.back_at and second.at > loss.kept_until for loss in losses.all)
 
 
 STEP_CHECKS: Final = (

@@ -135,6 +135,93 @@ STEP_PLANTS: Final = (
         instrument=Instrument.STEPS,
     ),
     PlantedBug(
+        "woken-by-anyone",
+        "what a suspended job waits for is over by an op that no node has signed",
+        (
+            Code(
+                "vox_mesh.jobs.job_ends:JobEnds._authentic",
+                "authentic = _authentic_of(runs, self._store.writer_id.scope_id)",
+                "authentic = entries",
+            ),
+        ),
+        ("test_a_job_sleeps_on_unless_a_node_has_signed_that_it_is_woken",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "sleeps-again",
+        "a sleep that was ended early is not stored as over",
+        (
+            Code(
+                f"{_RUNNER}:StepRunner.sleep",
+                'await self.log.append(place, StepState.DONE, {"until_ms": self._clock.now_ms})',
+                "pass",
+            ),
+        ),
+        ("test_a_woken_sleep_stays_over",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "woken-without-answer",
+        "a job that waits for an answer is woken early",
+        (
+            Code(
+                "vox_mesh.jobs.steps.early_wakes:EarlyWakes._ending_rows",
+                "fresh=True)).value",
+                "fresh=True)) and False",
+            ),
+        ),
+        ("test_a_job_that_waits_for_no_time_is_not_woken",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "awaited-after-wake",
+        "a job that was woken early goes on waiting for the job that its step has scheduled",
+        (
+            Sql(
+                "job_waits",
+                "unlink_unmet",
+                "DELETE FROM job_predecessors AS d WHERE",
+                "DELETE FROM job_predecessors AS d WHERE 0 AND",
+            ),
+        ),
+        ("test_a_suspended_job_goes_on_when_it_is_woken",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "slept-too-little",
+        "a sleep is over when another wait of its job is",
+        (Code(f"{_RUNNER}:StepRunner.sleep", "until_ms <= self._clock.now_ms", "True"),),
+        ("wait-not-early",),
+        ("waits",),
+    ),
+    PlantedBug(
+        "undone-forwards",
+        "the compensations of a job run in the order in which they were registered",
+        (Code(f"{_RUNNER}:StepRunner.compensate", ", reverse=True", ""),),
+        ("undo-order",),
+        ("waits",),
+    ),
+    PlantedBug(
+        "undone-by-half",
+        "only the last compensation of an aborted job runs",
+        (Code(f"{_RUNNER}:StepRunner.compensate", "reverse=True)", "reverse=True)[:1]"),),
+        ("undo-all",),
+        ("waits",),
+    ),
+    PlantedBug(
+        "fork-keeps-too-much",
+        "a fork keeps the result of the step that it is to run again",
+        (
+            Code(
+                "vox_mesh.model.jobs.steps.step_origin:taken_over",
+                "place < before",
+                "place <= before",
+            ),
+        ),
+        ("fork-keeps",),
+        ("steps",),
+    ),
+    PlantedBug(
         "deadline-not-stored",
         "the deadline of a step is not stored, and a later attempt waits on without it",
         (Code(f"{_RUNNER}:_until", "deadline_ms is None", "True"),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -10,13 +11,15 @@ from proof.workload import FunctionWorkload, WorkloadContext
 from proof.workloads import settling
 from proof.workloads.working import work
 from vox_mesh import JobContext
-from vox_mesh.model.jobs.records import ENDS
+from vox_mesh.errors import MeshError
+from vox_mesh.model.jobs.records import ENDS, JobState
 
 KINDS: Final = "step.*"
 _JOB: Final = "step.job"
 _CHILD: Final = "step.child"
 _STEPS: Final = 5
 _SUBMITS: Final = 0.25
+_FORKS: Final = 0.3
 _MAX_RETRIES: Final = 20
 
 
@@ -30,6 +33,17 @@ async def run(context: WorkloadContext) -> None:
                     _JOB, max_attempts=_MAX_RETRIES, max_interruptions=_MAX_RETRIES
                 )
                 record.ok(job=scheduled.job_id)
+        elif context.rng.random() < _FORKS:
+            await _fork(context)
+
+
+async def _fork(context: WorkloadContext) -> None:
+    """Fork an ended job from one of its steps."""
+    jobs, place = context.mesh.jobs, context.rng.randint(2, _STEPS)
+    with suppress(MeshError):
+        for job in await jobs.queries.listed(state=JobState.SUCCEEDED, kind=_JOB, limit=1):
+            with context.recorder.operation("step.fork", of=job.job_id, place=place) as record:
+                record.ok(job=(await jobs.forks.fork(job, f"step {place}")).job_id)
 
 
 class _Handler:

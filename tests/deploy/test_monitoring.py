@@ -39,6 +39,7 @@ _THEIRS: Final = {"up", "ALERTS"}
 _LABELS: Final[dict[str, set[str]]] = {
     "vox_jobs": {"state", "kind"},
     "vox_jobs_ready": {"kind"},
+    "vox_jobs_suspended": {"kind"},
     "vox_job_queued_to_started_seconds": set(),
     "vox_job_run_seconds": set(),
     "vox_jobs_in_hand": set(),

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple
 import pytest
 import pytest_asyncio
 
+from tests.jobs.steps.test_waits import suspended
 from tests.support.jobs.staging import brought
 from tests.support.nodes.api_scene import conflict
 from tests.support.nodes.shared_mesh import SharedMesh, assert_whole
 from tests.support.oplog.rivals import row
 from tests.support.oplog.tampering import NOTE
 from tools.homes import FILE
-from vox_mesh import Mesh, OpKind, acting_as
+from vox_mesh import JobContext, Mesh, OpKind, acting_as
 from vox_mesh.errors import ApprovalNeeded, ApprovalPending, BadValue, Refused, Unreachable
 from vox_mesh.model.base.canonical import parse
 from vox_mesh.model.grants.approval import Approval, ApprovalState
@@ -104,6 +105,21 @@ async def yield_one(nodes: Nodes) -> Do:
     return lambda node: node.jobs.yield_job(job, delay="1h", reason="try later")
 
 
+async def wake(nodes: Nodes) -> Do:
+    @nodes.owner.worker.handles("asleep")
+    async def handle(context: JobContext) -> None:
+        await context.sleep("1d")
+
+    scheduled = await nodes.owner.jobs.schedule("asleep")
+    async with nodes.owner.worker.running():
+        job = await suspended(nodes.owner, scheduled.job_id)
+    return lambda node: node.jobs.wakes.wake(job)
+
+
+async def times(node: MeshNode) -> list[int]:
+    return [each.not_before_ms for each in await node.jobs.queries.listed(limit=100)]
+
+
 async def resolve(nodes: Nodes) -> Do:
     conflict_id = await conflict(nodes.owner, "a")
     return lambda node: node.conflicts.resolve(conflict_id, value={"content": "b", "tags": "x"}, reason="so")
@@ -164,6 +180,7 @@ CASES: Final = [
     Case("ScheduleJob", simply(lambda node: node.jobs.schedule("asked", {"n": 1})), states),
     Case("AbortJob", abort, states),
     Case("YieldWork", yield_one, states),
+    Case("WakeJobEarly", wake, times),
     Case(
         "BreakLock",
         after(

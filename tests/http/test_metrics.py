@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.jobs.steps.test_waits import suspended
 from tests.support.jobs.job_desks import ControlledHandler, ended, idle, scheduled
 from tests.support.jobs.jobs_in_hand import claim, found, lapse
 from tests.support.messages.messaging import PATIENCE_S, bodies, change, next_of, write
@@ -33,6 +34,7 @@ from vox_mesh.model.rhythm.reports import PROMISES, BarReport, ReportSource
 from vox_mesh.model.rhythm.tempo import Window
 from vox_mesh.node import MeshNode
 from vox_mesh.store.schema.statements import named
+from vox_mesh.views.jobs import job_counts
 
 _OF_MESH: Final = "WHERE scope_id = ?1 AND repository_id = ?2"
 _COUNT: Final = "vox_{}_seconds_count"
@@ -99,6 +101,34 @@ async def test_jobs_are_ready_once_nothing_but_a_worker_is_missing(node: MeshNod
     now = await scraped(metrics)
     assert now.all("vox_jobs_ready") == {("idle",): 0, ("chain",): 1, ("work",): 4}
     assert now.get("vox_jobs", kind="chain", state="pending") == 2
+
+
+async def test_suspended_jobs_are_counted_until_they_go_on(node: MeshNode, metrics: Metrics) -> None:
+    waits: dict[str, Callable[[JobContext], Awaitable[Any]]] = {
+        "sleeps": lambda context: context.sleep("1d"),
+        "asks": lambda context: context.ask("Which?"),
+        "listens": lambda context: context.wait_message(thread="t"),
+    }
+
+    def fail() -> None:
+        raise RuntimeError("later")
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        await waits[context.payload](context) if context.payload else fail()
+
+    jobs = [await node.jobs.schedule("work", name, backoff="1d") for name in (*waits, None)]
+    await node.jobs.schedule("work", run_at=datetime.now(UTC) + timedelta(days=1))
+    async with node.worker.running():
+        for job in jobs:
+            await suspended(node, job.job_id)
+    now = await scraped(metrics)
+    assert now.all("vox_jobs_suspended") == {("work",): 3}
+    assert now.get("vox_jobs", kind="work", state="pending") == 5
+    (counts,) = await job_counts(node)
+    assert (counts.pending, counts.suspended) == (5, 3)
+    await node.jobs.wakes.wake(jobs[0])
+    assert (await scraped(metrics)).all("vox_jobs_suspended") == {("work",): 2}
 
 
 async def test_jobs_for_later_cost_a_scrape_nothing(node: MeshNode) -> None:

@@ -13,7 +13,7 @@ import orjson
 
 from vox_mesh.errors import BadValue, DatabaseUnavailable, IllegalTransition, OutcomeUnknown, Refused
 from vox_mesh.jobs.authorship import JobAuthorship
-from vox_mesh.jobs.permitted import PermittedJobs, ended_item
+from vox_mesh.jobs.permitted import PermittedJobs, ended_item, expired_item
 from vox_mesh.jobs.predecessor_results import PredecessorResults
 from vox_mesh.jobs.progress import Notes
 from vox_mesh.jobs.queries import JobQueries
@@ -21,10 +21,11 @@ from vox_mesh.jobs.questions import JobQuestions
 from vox_mesh.jobs.results import ReadArtifact, read_result
 from vox_mesh.jobs.spooled import SpooledJobs
 from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
+from vox_mesh.jobs.steps.early_wakes import EarlyWakes
 from vox_mesh.jobs.steps.job_checkpoints import JobCheckpoints
 from vox_mesh.jobs.steps.job_forks import JobForks
 from vox_mesh.jobs.steps.job_steps import JobSteps
-from vox_mesh.jobs.transitions import SQL, Item, JobTransitions
+from vox_mesh.jobs.transitions import SQL, JobTransitions
 from vox_mesh.model.base.canonical import canonical, embedded, text_id
 from vox_mesh.model.base.durations import Duration, checked_seconds, seconds_or_none
 from vox_mesh.model.jobs.manifest import After, Manifest, external_references, sort_by_dependency
@@ -37,7 +38,6 @@ from vox_mesh.model.jobs.records import (
     UNSUCCESSFUL,
     HasJobId,
     Job,
-    JobState,
 )
 from vox_mesh.model.jobs.records import Scheduled as Scheduled
 from vox_mesh.model.jobs.retry import retry_manifest
@@ -116,9 +116,11 @@ class Jobs:
         signatures = AttemptSignatures(store, trusted_keys, lambda: writer.identity.key)
         self.checkpoints = JobCheckpoints(store, signatures)
         self.steps = JobSteps(store, signatures)
-        self.forks = JobForks(self.steps, self.find, self.schedule_all, Features(store, nodes, monotonic))
+        features, ends = Features(store, nodes, monotonic), self.authorship.ends
+        self.forks = JobForks(self.steps, self.find, self.schedule_all, features)
+        self.wakes = EarlyWakes(store, self.steps, self.find, self.permitted, ends, clock, features)
         self.questions = JobQuestions(
-            store, self.authorship.ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
+            store, ends, trusted_keys, clock, lambda: writer.identity.node_id, permits
         )
         self.spooled = SpooledJobs(store, self.queries)
         self._endings = EndWatch(store, self.queries.still_open)
@@ -378,7 +380,7 @@ class Jobs:
 
     async def expire(self, jobs: Sequence[Job]) -> list[str]:
         """Return jobs with expired leases to the queue, and return their ids. Any node may call this."""
-        items = [_expiry_item(job) for job in jobs]
+        items = [expired_item(job) for job in jobs]
         taken = (
             await self._apply("job expire", self.transitions.expire(items, [job.last_op for job in jobs]))
             if items
@@ -480,12 +482,6 @@ def _refuse_too_many(jobs: int, edges: int) -> None:
             raise BadValue(
                 f"{name} in one call must be at most {most}, got {count}", hint="schedule them in parts"
             )
-
-
-def _expiry_item(job: Job) -> Item:
-    """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
-    item: Item = {"job_id": job.job_id, "claim_token": job.claim_token}
-    return item if job.may_be_interrupted else {**item, "state": JobState.FAILED.value}
 
 
 def _name(reference: Reference) -> str:

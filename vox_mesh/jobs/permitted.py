@@ -10,7 +10,7 @@ import orjson
 from vox_mesh.errors import NotGranted
 from vox_mesh.jobs.authorship import JobAuthorship
 from vox_mesh.jobs.transitions import JobTransitions
-from vox_mesh.model.jobs.records import Job
+from vox_mesh.model.jobs.records import Job, JobState
 from vox_mesh.oplog.grants.permit import Permit
 from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.writer import OpLogWriter
@@ -81,6 +81,12 @@ def ended_item(job: Job, permit: Permit) -> dict[str, Any]:
     """Return the entry of a job in the op that ends it; by a grant, with the kind that this must name."""
     item = {"job_id": job.job_id}
     return item if permit.grant_id is None else {**item, "kind": job.kind}
+
+
+def expired_item(job: Job) -> dict[str, Any]:
+    """Return the entry of a job in the op that ends its lease; it says so if that ends the job."""
+    item: dict[str, Any] = {"job_id": job.job_id, "claim_token": job.claim_token}
+    return item if job.may_be_interrupted else {**item, "state": JobState.FAILED.value}
 
 
 def _scheduling_acts(items: Sequence[Mapping[str, Any]]) -> list[Act]:

@@ -47,6 +47,8 @@ class Census(NamedTuple):
     """By kind and state; all but the most frequent kinds are counted together as `other`."""
     jobs_ready: dict[str, int]
     """Jobs that could be claimed now, by kind: neither delayed nor waiting for others. Zero: no entry."""
+    jobs_suspended: dict[str, int]
+    """Jobs that wait without a worker, by kind. Zero: no entry."""
     nodes: list[CensusNode]
     """The nodes that have not left, the most recently seen first."""
     nodes_left: int
@@ -72,14 +74,12 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
     now_ms = clock.now_ms
     values = (*store.mesh_id, now_ms, kinds, MAX_MESSAGES, iso_of(now_ms), MAX_READY, budgets)
     rows = await store.read(_SQL["take"], values, timeout=timeout)
-    jobs, jobs_ready, nodes, *counts, pruning, last_report, budgets_spent = rows[0]
+    jobs, jobs_ready, suspended, nodes, *counts, pruning, last_report, budgets_spent = rows[0]
     by_kind: dict[str, dict[str, int]] = {}
     for kind, state, count in orjson.loads(jobs):
         of_kind = by_kind.setdefault(OTHER if kind is None else kind, {})
         of_kind[state] = of_kind.get(state, 0) + count
-    ready: Counter[str] = Counter()
-    for kind, count in orjson.loads(jobs_ready):
-        ready[OTHER if kind is None else kind] += count
+    ready, waiting = _counted(jobs_ready), _counted(suspended)
     now_ms -= round(store.blind_s(rows) * 1_000)
     ticking = []
     for node_id, seen_ms, *pace in orjson.loads(nodes):
@@ -92,4 +92,18 @@ async def take_census(store: Store, clock: MeshClock, *, kinds: int, budgets: in
         for subject, pruned, needed, done_ms in orjson.loads(pruning)
     }
     spent = dict(orjson.loads(budgets_spent))
-    return Census._make((by_kind, ready, ticking, *counts, passes, last_report, spent))
+    return Census._make((by_kind, ready, waiting, ticking, *counts, passes, last_report, spent))
+
+
+async def count_suspended(store: Store, clock: MeshClock) -> dict[str, int]:
+    """Return the number of jobs that wait without a worker, by kind; a kind without any is not listed."""
+    rows = await store.read(_SQL["suspended"], (*store.mesh_id, clock.now_ms))
+    return {row["kind"]: row["jobs"] for row in rows}
+
+
+def _counted(jobs: str) -> Counter[str]:
+    """Return the number of jobs by kind."""
+    counts: Counter[str] = Counter()
+    for kind, count in orjson.loads(jobs):
+        counts[OTHER if kind is None else kind] += count
+    return counts

@@ -18,6 +18,7 @@ from vox_mesh.model.grants.capability import APPEND, Capability
 from vox_mesh.model.grants.needs import NEEDS
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE, YIELD
 from vox_mesh.model.jobs.scheduling.rule import RuleDefinition
+from vox_mesh.model.jobs.steps.suspension import WAKE_EARLY
 from vox_mesh.model.locks.patterns import prefix_covers
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog.op_names import (
@@ -158,6 +159,7 @@ OPERATIONS: Final[Mapping[str, Callable[[Services, Arguments], Awaitable[object]
         *(job["job_id"] for job in asked["jobs"]), reason=asked["reason"]
     ),
     YIELD: _yield,
+    WAKE_EARLY: lambda mesh, asked: mesh.jobs.wakes.wake(asked["jobs"][0]["job_id"]),
     BREAK: lambda mesh, asked: mesh.locks.break_lock(asked["key"], asked["reason"]),
     RESOLVE: _resolve,
     ADD_CRON: _add_cron,

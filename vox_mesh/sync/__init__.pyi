@@ -1063,6 +1063,7 @@ class Jobs:
     checkpoints: JobCheckpoints
     steps: JobSteps
     forks: JobForks
+    wakes: EarlyWakes
     questions: JobQuestions
     spooled: SpooledJobs
     expired: int
@@ -1236,6 +1237,10 @@ class JobForks:
     def resume(self, reference: str | HasJobId) -> Scheduled: ...
     def cleanup_of(self, job: Job, rows: Sequence[StepRow]) -> Manifest: ...
     def taken_over(self, origin: StepOrigin) -> list[StepRow]: ...
+
+class EarlyWakes:
+    def wake(self, reference: str | HasJobId) -> Job: ...
+    def ended_rows(self, job_id: str) -> frozenset[int]: ...
 
 class JobQuestions:
     notify: Notify | None

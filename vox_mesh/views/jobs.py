@@ -26,6 +26,7 @@ from vox_mesh.model.jobs.records import Job, JobState, covers, matches
 from vox_mesh.model.jobs.replay import ReplayFinding
 from vox_mesh.model.locks.records import iso_of
 from vox_mesh.model.nodes.liveness import NodeState
+from vox_mesh.nodes.census import count_suspended
 from vox_mesh.nodes.nodes import Node
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.store.slices import in_slices
@@ -195,7 +196,10 @@ class AbortedView(JobView):
 
 @dataclass(frozen=True)
 class CountView:
-    """How many jobs of a kind are in each state, and since when the longest waiting could be claimed."""
+    """How many jobs of a kind are in each state, and since when the longest waiting could be claimed.
+
+    `suspended` ones are pending, too: they wait without a worker.
+    """
 
     kind: str
     pending: int
@@ -204,6 +208,7 @@ class CountView:
     succeeded: int
     failed: int
     aborted: int
+    suspended: int
     oldest_ms: int | None
 
 
@@ -213,8 +218,9 @@ _NONE: Final = {state.value: 0 for state in JobState}
 async def job_counts(mesh: MeshServices, pattern: str | None = None) -> list[CountView]:
     """Return the number of jobs by kind and state, optionally of kinds that match a pattern."""
     counts, oldest = await mesh.jobs.queries.counts(), await mesh.jobs.queries.oldest_pending()
+    suspended = await count_suspended(mesh.store, mesh.clock)
     return [
-        CountView(kind, **_NONE | of_kind, oldest_ms=oldest.get(kind))
+        CountView(kind, **_NONE | of_kind, suspended=suspended.get(kind, 0), oldest_ms=oldest.get(kind))
         for kind, of_kind in counts.items()
         if pattern is None or matches(pattern, kind)
     ]

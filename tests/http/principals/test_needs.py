@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest_asyncio
 
+from tests.jobs.steps.test_waits import suspended
 from tests.support.messages.relaying import PATIENCE_S, assert_problem
 from tests.support.nodes.api_scene import approval, conflict
 from tests.support.nodes.serving import ServedNode, serving_api
@@ -62,6 +63,18 @@ async def _stepped(node: MeshNode) -> str:
 
     async with node.worker.running():
         return (await node.jobs.wait(await node.jobs.schedule("stepped"), timeout=PATIENCE_S)).job_id
+
+
+async def _asleep(node: MeshNode) -> str:
+    """A suspended job."""
+
+    @node.worker.handles("asleep")
+    async def work(context: JobContext) -> None:
+        await context.sleep("1d")
+
+    job = await node.jobs.schedule("asleep")
+    async with node.worker.running():
+        return (await suspended(node, job.job_id)).job_id
 
 
 async def _asking_task(node: MeshNode, agent: str) -> McpTask:
@@ -121,6 +134,7 @@ async def _requests(served: ServedNode) -> Iterator[tuple[str, dict[str, str], A
             ("answer_task", {"task": task.task_id}, {"question_id": task.question.question_id, "answer": 1}),
             ("resume_job", {"job": stopped}, None),
             ("fork_job", {"job": await _stepped(node)}, {"step": "a"}),
+            ("wake_job", {"job": await _asleep(node)}, None),
         ]
     )
 

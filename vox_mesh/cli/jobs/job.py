@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vox_mesh.cli.jobs.forks import fork, resume
-from vox_mesh.cli.jobs.job_actions import abort, retry, yield_
+from vox_mesh.cli.jobs.job_actions import abort, retry, wake, yield_
 from vox_mesh.cli.jobs.job_options import (
     JobSource,
     binding_options,
@@ -77,7 +77,7 @@ def job() -> None:
 
 
 for _command in (
-    *(abort, retry, yield_, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild),
+    *(abort, retry, yield_, wake, result, artifact, logs, graph, ready, dead, verify, bundle, rebuild),
     *(take, renew, report, run_next, ask, questions, answer, steps, fork, resume),
 ):
     job.add_command(_command)

@@ -1,4 +1,4 @@
-"""`vox-mesh job abort`, `retry` and `yield`: actions on jobs, by id or by filter."""
+"""`vox-mesh job abort`, `retry`, `yield` and `wake`: actions on jobs, by id or by filter."""
 
 from __future__ import annotations
 
@@ -171,4 +171,21 @@ def yield_(reference: str, delay: float, reason: str, as_json: bool) -> None:
         return await batches.yield_job(mesh.jobs, reference, delay, reason)
 
     job = run_command("job yield", work)
+    show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)
+
+
+@click.command()
+@job_argument
+@json_option
+def wake(reference: str, as_json: bool) -> None:
+    """Have a suspended job go on now.
+
+    Its sleeps are over, and the deadlines of what it waits for have passed. A job that waits for an answer,
+    or only for jobs or messages without a deadline, is not woken.
+
+    \b
+    Example:
+      vox-mesh job wake 298aaf4c
+    """
+    job = run_command("job wake", lambda mesh: mesh.jobs.wakes.wake(reference))
     show_one(vars(JobView.of(job)) if as_json else line(job), as_json=as_json)

@@ -167,13 +167,14 @@ class MetricsCollector:
     def _jobs(self) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("vox_jobs", "Jobs in the mesh.", labels=("state", "kind"))
         ready = GaugeMetricFamily("vox_jobs_ready", "Ready jobs in the mesh.", labels=("kind",))
+        suspended = GaugeMetricFamily("vox_jobs_suspended", "Suspended jobs in the mesh.", labels=("kind",))
         if (census := self.seen.census) is not None:
             for kind, by_state in census.jobs.items():
                 for state in JobState:
                     jobs.add_metric((state.value, kind), by_state.get(state, 0))
                 ready.add_metric((kind,), census.jobs_ready.get(kind, 0))
-        yield jobs
-        yield ready
+                suspended.add_metric((kind,), census.jobs_suspended.get(kind, 0))
+        yield from (jobs, ready, suspended)
         worker, stats = self._node.worker, self._node.worker.stats
         yield histogram(
             "vox_job_queued_to_started_seconds",

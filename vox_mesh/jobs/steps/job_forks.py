@@ -56,7 +56,10 @@ class JobForks:
         job = await self._find(reference)
         if job.state not in UNSUCCESSFUL:
             refused = IllegalTransition(IllegalTransition.code, statement=0)
-            refused.hint = f"only a failed or aborted job can be resumed: job {job.job_id} is {job.state}"
+            refused.hint = (
+                f"only a failed or aborted job can be resumed: job {job.job_id} is {job.state};"
+                " a suspended one goes on now with `vox-mesh job wake`"
+            )
             raise refused
         rows = await self._steps.verified(job.job_id)
         return await self._schedule(_manifest(job, StepOrigin.of(job.job_id, rows, MAX_STEPS + 1)))

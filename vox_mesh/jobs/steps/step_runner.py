@@ -78,7 +78,8 @@ class StepRunner:
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
-        self._children, self._waits, self._cleanups, _ = services
+        self._children, self._waits, self._cleanups, self._early_wakes, _ = services
+        self._ended_early: frozenset[int] | None = None  # the rows, once they were read
         self._origin = origin
         self._compensations: dict[int, _Compensation] = {}
         self._answer = answer
@@ -110,7 +111,8 @@ class StepRunner:
             failures = document["failures"]
             if (retry_ms := document["retry_ms"]) is None:
                 raise StepFailed(f"step {name} failed: {document['error']}", step=name)
-            await self._pause(retry_ms)
+            if not await self._is_ended_early(place, retry_ms):
+                await self._pause(retry_ms)
         backoff_s = seconds_of("backoff", backoff)
         timeout_s = None if timeout is None else seconds_of("timeout", timeout)
         while True:
@@ -227,10 +229,13 @@ class StepRunner:
         if place.stored is None:
             until_ms = self._clock.now_ms + _ms_of("duration", duration)
             self.log.wait_for(place, {"until_ms": until_ms})
-        else:
-            until_ms = place.stored.document["until_ms"]
-        if until_ms > self._clock.now_ms or place.stored is None:
             raise Suspended([Wait(until_ms=until_ms)])
+        until_ms = place.stored.document["until_ms"]
+        if place.stored.state == StepState.DONE or until_ms <= self._clock.now_ms:
+            return
+        if not await self._is_ended_early(place, until_ms):
+            raise Suspended([Wait(until_ms=until_ms)])
+        await self.log.append(place, StepState.DONE, {"until_ms": self._clock.now_ms})
 
     async def ask(self, question: Question, deadline: Duration | None, name: str) -> Any:
         """Suspend the job until its question is answered, and return the answer."""
@@ -327,12 +332,25 @@ class StepRunner:
 
     async def _fail_if_late(self, place: Place, deadline_ms: int | None, what: str) -> None:
         """Store that a step has failed if its deadline has passed, and raise `StepTimedOut`."""
-        if deadline_ms is None or self._clock.now_ms < deadline_ms:
+        if deadline_ms is None:
             return
-        error = f"step {place.name} {what} by its deadline"
+        if self._clock.now_ms >= deadline_ms:
+            error = f"step {place.name} {what} by its deadline"
+        elif await self._is_ended_early(place, deadline_ms):
+            error = f"step {place.name} {what} before the job was woken early"
+        else:
+            return
         failed = {"error": error, "job_failures": self._job.failures, "deadline_ms": deadline_ms}
         await self.log.append(place, StepState.FAILED, failed)
         raise StepTimedOut(error, step=place.name)
+
+    async def _is_ended_early(self, place: Place, at_ms: int) -> bool:
+        """Return whether an op has ended the stored wait of a step before its time."""
+        if place.stored is None or at_ms <= self._clock.now_ms:
+            return False
+        if self._ended_early is None:
+            self._ended_early = await self._early_wakes.ended_rows(self._job.job_id)
+        return place.stored.seq in self._ended_early
 
     # --- recorded values -------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from vox_mesh.jobs.steps.child_jobs import ChildJobs
+from vox_mesh.jobs.steps.early_wakes import EarlyWakes
 from vox_mesh.jobs.steps.job_cleanups import JobCleanups
 from vox_mesh.jobs.steps.job_waits import JobWaits, Verify
 from vox_mesh.store.store import Store
@@ -22,6 +23,7 @@ class StepServices(NamedTuple):
     children: ChildJobs
     waits: JobWaits
     cleanups: JobCleanups
+    early_wakes: EarlyWakes
     noted: asyncio.Event
     """Set when this node begins to write a wait or a cleanup: maintenance need not look for them before."""
 
@@ -35,6 +37,7 @@ class StepServices(NamedTuple):
             ChildJobs(jobs, is_known_to_all),
             JobWaits(store, jobs.clock, verify, noted.set),
             JobCleanups(store, jobs, is_known_to_all, noted.set),
+            jobs.wakes,
             noted,
         )
 

@@ -34,6 +34,7 @@ from vox_mesh.model.grants.capability import (
     Act,
 )
 from vox_mesh.model.jobs import question, records
+from vox_mesh.model.jobs.steps.suspension import WAKE_EARLY
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.oplog import op_names, verification
 from vox_mesh.model.oplog.chain import LogEntry
@@ -80,7 +81,7 @@ def _scheduling(kind: str, core: Mapping[str, Any]) -> Act:
 
 
 def ending_acts(kinds: Iterable[str | None]) -> list[Act]:
-    """Return the acts of aborting jobs of these kinds, or of returning them to the queue by hand."""
+    """Return the acts of aborting jobs of these kinds, returning them to the queue or waking them by hand."""
     return list(dict.fromkeys(Act(ABORT, kind) for kind in kinds))
 
 
@@ -116,6 +117,7 @@ NEEDS: Final[Mapping[str, OpNeed]] = {
     records.SCHEDULE: OpNeed((_SCHEDULING,), _of_jobs),
     records.ABORT: OpNeed(((ABORT,),), _of_ends),
     records.YIELD: OpNeed(((ABORT,),), _of_yield),
+    WAKE_EARLY: OpNeed(((ABORT,),), _of_ends),
     question.ANSWER: OpNeed(((ANSWER,),), lambda payload: [Act(ANSWER, payload.get("kind"))]),
     op_names.BREAK: OpNeed(((BREAK,),), lambda payload: [Act(BREAK, payload["key"])]),
     op_names.RESOLVE: _always(RESOLVE, "written_at", "who"),

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from vox_mesh.errors import BadValue
-from vox_mesh.model.base.canonical import canonical, parse
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import (
     ABORT,
     CLAIM,
@@ -31,10 +29,12 @@ from vox_mesh.model.jobs.records import (
 )
 from vox_mesh.model.jobs.routes import RouteHistory
 from vox_mesh.model.jobs.scheduling.many_predecessors import ManyPredecessors
+from vox_mesh.model.jobs.scheduling.replayed_op import Item, ReplayedOp
+from vox_mesh.model.jobs.steps.suspension import WAKE_EARLY
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK, TOKENS_RAISED_BY
-from vox_mesh.model.oplog.chain import LogEntry, node_of
+from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.retention.ops import PRUNE
-from vox_mesh.model.retention.pruned_jobs import PruningRules, is_of_time
+from vox_mesh.model.retention.pruned_jobs import PruningRules
 
 COLUMNS: Final = Job._fields[1:]
 """The columns that follow from the log; of the rowid, only the order does."""
@@ -49,9 +49,6 @@ _NO_OUTPUTS: Final = "[]"
 Row = dict[str, Any]
 """The values of a job's row by column."""
 
-Item = Mapping[str, Any]
-"""The entry of one job in an op."""
-
 
 class ReplayFinding(NamedTuple):
     """An accepted op that the rules do not allow."""
@@ -61,31 +58,6 @@ class ReplayFinding(NamedTuple):
     kind: str
     job_id: str
     what: str
-
-
-class _Op(NamedTuple):
-    """An accepted op that changes jobs."""
-
-    entry_id: int
-    op_id: str
-    kind: str
-    chain: str
-    at_ms: int
-    payload: Mapping[str, Any]
-    moved: list[str]
-    lease_until_ms: int | None
-    is_timely: bool
-    """Whether it states the time of its entry."""
-
-    @property
-    def items(self) -> list[Item]:
-        items: list[Item] = self.payload["jobs"]
-        return items
-
-    @property
-    def node_id(self) -> str:
-        """Return the node of the author; a CLI command writes a chain of its own on behalf of its node."""
-        return node_of(self.chain)
 
 
 class JobReplay:
@@ -111,7 +83,7 @@ class JobReplay:
         self._retries: dict[str, set[str]] = {}
         self._ulids: set[str] = set()
         self._accepted: set[str] = set()
-        self._rules: Mapping[str, Callable[[_Op], None]] = {
+        self._rules: Mapping[str, Callable[[ReplayedOp], None]] = {
             SCHEDULE: self._schedule,
             CLAIM: self._claim,
             START: self._start,
@@ -119,6 +91,7 @@ class JobReplay:
             YIELD: self._yield,
             EXPIRE: self._expire,
             ABORT: self._abort,
+            WAKE_EARLY: self._wake_early,
             PRUNE: self._prune,
         }
         self._pruning = PruningRules()
@@ -135,12 +108,12 @@ class JobReplay:
         rule = self._rules.get(entry.kind)
         if rule is not None:
             try:
-                rule(self._without_deleted(_parse_op(entry)))
+                rule(self._without_deleted(ReplayedOp.of(entry)))
             except (BadValue, KeyError, TypeError, ValueError, AttributeError) as error:
                 self._report(entry, "", f"it can't be read: {error!r}")
         self._accept(entry.op_id)
 
-    def _without_deleted(self, op: _Op) -> _Op:
+    def _without_deleted(self, op: ReplayedOp) -> ReplayedOp:
         """Return an op without jobs of which the log has only some ops left."""
         gone = {item["job_id"] for item in op.items if self._deleted.get(item["job_id"], 0) >= op.entry_id}
         if not gone:
@@ -166,7 +139,7 @@ class JobReplay:
 
     # --- scheduling ------------------------------------------------------------------------------
 
-    def _schedule(self, op: _Op) -> None:
+    def _schedule(self, op: ReplayedOp) -> None:
         new: list[tuple[str, Item]] = []
         for item in op.items:
             job_id = item["job_id"]
@@ -187,7 +160,7 @@ class JobReplay:
                 self._check_predecessor(op, job_id, predecessor, awaited)
             self.jobs[job_id]["waits"] = self._count_unmet(job_id)
 
-    def _check_predecessor(self, op: _Op, job_id: str, predecessor: str, awaited: str) -> None:
+    def _check_predecessor(self, op: ReplayedOp, job_id: str, predecessor: str, awaited: str) -> None:
         if awaited == "op":
             return  # an op refused in the same request can't be seen here
         row = self.jobs.get(predecessor)
@@ -210,7 +183,7 @@ class JobReplay:
 
     # --- claiming --------------------------------------------------------------------------------
 
-    def _claim(self, op: _Op) -> None:
+    def _claim(self, op: ReplayedOp) -> None:
         if op.payload.get("renews"):
             for row, _ in self._moved_rows(op, lambda row, item: _is_held(row, item, op.node_id)):
                 row.update(lease_until_ms=op.lease_until_ms, last_op=op.op_id)
@@ -226,14 +199,14 @@ class JobReplay:
                 last_op=op.op_id,
             )
 
-    def _check_route(self, op: _Op, row: Row, item: Item) -> None:
+    def _check_route(self, op: ReplayedOp, row: Row, item: Item) -> None:
         routed_to = self._routes.barred_from(row["kind"], op.node_id, op.entry_id)
         if routed_to is not None:
             what = f"{op.node_id} was not allowed to claim it: {row['kind']} was routed to {routed_to}"
             self._misrouted[row["job_id"], item["claim_token"]] = what
             self._report(op, row["job_id"], what)
 
-    def _start(self, op: _Op) -> None:
+    def _start(self, op: ReplayedOp) -> None:
         def can_start(row: Row, item: Item) -> bool:
             return row["state"] == JobState.CLAIMED and _is_held(row, item, op.node_id)
 
@@ -242,7 +215,7 @@ class JobReplay:
 
     # --- ending ----------------------------------------------------------------------------------
 
-    def _complete(self, op: _Op) -> None:
+    def _complete(self, op: ReplayedOp) -> None:
         def can_end(row: Row, item: Item) -> bool:
             is_end = item["state"] in (JobState.SUCCEEDED, JobState.FAILED)
             return is_end and row["state"] == JobState.RUNNING and _is_held(row, item, op.node_id)
@@ -263,7 +236,7 @@ class JobReplay:
             )
         self._follow_up(op)
 
-    def _yield(self, op: _Op) -> None:
+    def _yield(self, op: ReplayedOp) -> None:
         def can_go_back(row: Row, item: Item) -> bool:
             return (
                 _is_current(row, item)
@@ -293,7 +266,20 @@ class JobReplay:
             self._many.forget(row["job_id"])
         row["waits"] = self._count_unmet(row["job_id"])
 
-    def _expire(self, op: _Op) -> None:
+    def _wake_early(self, op: ReplayedOp) -> None:
+        for row, _ in self._moved_rows(op, _is_suspended):
+            job_id = row["job_id"]
+            after = self.after.setdefault(job_id, {})
+            for each in [name for name, awaited in after.items() if not self._is_met(name, awaited)]:
+                del after[each]
+                self._successors[each].remove(job_id)
+            row["not_before_ms"] = min(row["not_before_ms"], op.at_ms)
+            self._many.forget(job_id)
+            after[op.op_id] = "op"
+            self._successors.setdefault(op.op_id, []).append(job_id)
+            row["waits"] = 0
+
+    def _expire(self, op: ReplayedOp) -> None:
         for row, _ in self._moved_rows(op, _is_current):
             interrupts = op.payload.get("interrupts")  # otherwise it is the op of an older node
             is_last = _is_last_interruption(row) if interrupts else row["failures"] + 1 >= row["max_attempts"]
@@ -307,7 +293,7 @@ class JobReplay:
             )
         self._follow_up(op)
 
-    def _abort(self, op: _Op) -> None:
+    def _abort(self, op: ReplayedOp) -> None:
         for row, _ in self._moved_rows(op, lambda row, _: row["state"] not in ENDS):
             row.update(
                 state=JobState.ABORTED.value,
@@ -318,7 +304,7 @@ class JobReplay:
             )
         self._follow_up(op)
 
-    def _follow_up(self, op: _Op) -> None:
+    def _follow_up(self, op: ReplayedOp) -> None:
         """Fail the jobs that wait for the success of a failed one; release those whose conditions are met."""
         ended = [
             job_id
@@ -352,7 +338,7 @@ class JobReplay:
 
     # --- pruning ---------------------------------------------------------------------------------
 
-    def _prune(self, op: _Op) -> None:
+    def _prune(self, op: ReplayedOp) -> None:
         """Drop the rows that the op has pruned; one that may not be pruned stays, and is missed."""
         together = {item["job_id"] for item in op.items}
         if not op.is_timely:
@@ -386,7 +372,9 @@ class JobReplay:
 
     # --- rows of an op ---------------------------------------------------------------------------
 
-    def _moved_rows(self, op: _Op, is_allowed: Callable[[Row, Item], bool]) -> Iterator[tuple[Row, Item]]:
+    def _moved_rows(
+        self, op: ReplayedOp, is_allowed: Callable[[Row, Item], bool]
+    ) -> Iterator[tuple[Row, Item]]:
         """Yield the rows that the op claims to have changed, each once and with its entry."""
         has_consequences = op.kind in (EXPIRE, ABORT)  # these also name the jobs they changed indirectly
         for job_id in dict.fromkeys(op.moved):
@@ -401,11 +389,11 @@ class JobReplay:
             elif not (has_consequences and row["state"] == JobState.PENDING):
                 self._report(op, job_id, f"it can't move a job that is {_describe(row)}")
 
-    def _is_moved_by(self, op: _Op, job_id: str) -> bool:
+    def _is_moved_by(self, op: ReplayedOp, job_id: str) -> bool:
         row = self.jobs.get(job_id)
         return row is not None and row["last_op"] == op.op_id
 
-    def _report(self, op: _Op | LogEntry, job_id: str, what: str) -> None:
+    def _report(self, op: ReplayedOp | LogEntry, job_id: str, what: str) -> None:
         entry_id = op.id if isinstance(op, LogEntry) else op.entry_id
         self.findings.append(ReplayFinding(entry_id, op.op_id, op.kind, job_id, what))
 
@@ -419,19 +407,7 @@ _RELEASED: Final = {
 """The values of a row whose job was returned to the queue."""
 
 
-def _parse_op(entry: LogEntry) -> _Op:
-    payload = parse(entry.payload)
-    result = {} if entry.result is None else orjson.loads(entry.result)
-    # Without a result, it has changed all jobs that it names.
-    moved = orjson.loads(result["moved"]) if "moved" in result else [i["job_id"] for i in payload["jobs"]]
-    at_ms, lease_until_ms = payload["at_ms"], result.get("lease_until_ms")
-    if lease_until_ms is None and "lease_duration_ms" in payload:
-        lease_until_ms = at_ms + payload["lease_duration_ms"]
-    head = (entry.id, entry.op_id, entry.kind, entry.node_id)
-    return _Op(*head, at_ms, payload, moved, lease_until_ms, is_of_time(entry, at_ms))
-
-
-def _new_row(op: _Op, item: Item) -> Row:
+def _new_row(op: ReplayedOp, item: Item) -> Row:
     manifest = item["manifest"]
     row: Row = dict.fromkeys(COLUMNS)
     row.update(
@@ -467,6 +443,11 @@ def _is_next(row: Row, item: Item) -> bool:
     token = item["claim_token"]
     last = item.get("last_token", token - 1)  # old entries have consecutive tokens
     return bool(is_free and row["claim_token"] == last < token)
+
+
+def _is_suspended(row: Row, item: Item) -> bool:
+    is_pending = row["state"] == JobState.PENDING and row["attempts"] > 0
+    return bool(is_pending and row["claim_token"] == item["claim_token"])
 
 
 def _is_current(row: Row, item: Item) -> bool:

@@ -29,6 +29,9 @@ CLEANUPS_KNOWN: Final = 55
 BRIEF_PROOFS: Final = 56
 """The schema version since which nodes read proofs that do not repeat what their op has elsewhere."""
 
+EARLY_WAKES: Final = 57
+"""The schema version since which nodes know suspended jobs that were woken early."""
+
 
 class Feature(NamedTuple):
     """A feature, and the schema version since which nodes know it."""
@@ -46,6 +49,7 @@ FEATURES: Final = (
     Feature("retention of artifacts", ARTIFACTS_KNOWN),
     Feature("forks and compensations", CLEANUPS_KNOWN),
     Feature("brief proofs", BRIEF_PROOFS),
+    Feature("waking suspended jobs early", EARLY_WAKES),
 )
 
 

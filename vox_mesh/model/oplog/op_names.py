@@ -6,7 +6,7 @@ from typing import Final
 
 from vox_mesh.model.jobs.question import ANSWER, ESCALATE
 from vox_mesh.model.jobs.records import INFERENCE, JOB_OPS
-from vox_mesh.model.jobs.steps.suspension import WAKE
+from vox_mesh.model.jobs.steps.suspension import WAKE, WAKE_EARLY
 from vox_mesh.model.nodes.liveness import REMOVE_NODE
 from vox_mesh.model.nodes.store_memory import ROLLED_BACK
 from vox_mesh.model.oplog.authorship import OPEN_CHAIN
@@ -56,7 +56,8 @@ MESH_KINDS: Final = (
     *(ADD_CRON, REMOVE_CRON, ADOPT_CRONS, REMOVE_NODE, TRANSFER, OFFER),
     *(DELEGATE, ADMIT_NODE, TRUST_SCOPE, *OWNER_GRANTS),
     *(REQUEST, APPROVE, DENY),
-    *(ANSWER, ESCALATE, WAKE, INFERENCE, SET_KIND, DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
+    *(ANSWER, ESCALATE, WAKE, WAKE_EARLY, INFERENCE, SET_KIND),
+    *(DRAIN_NODE, UNDRAIN_NODE, SET_BUDGET, REMOVE_BUDGET),
     *(
         ANCHOR,
         ARCHIVE,

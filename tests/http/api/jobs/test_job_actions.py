@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.jobs.steps.test_waits import suspended
+from tests.support.jobs.job_desks import ended
 from tests.support.jobs.staging import brought, schedule
 from tests.support.messages.relaying import assert_problem
 from tests.support.nodes.serving import ServedNode
+from vox_mesh import JobContext
 from vox_mesh.model.jobs.records import ENDS, Job, JobState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -70,6 +73,23 @@ async def test_what_is_in_hand_goes_back(served: ServedNode, state: JobState) ->
     body = answer.json()
     assert (body["state"], body["reason"], body["failures"]) == ("pending", "later", 0)
     assert body["not_before_ms"] > job.created_ms + 3_000_000
+
+
+async def test_a_suspended_job_is_woken_and_no_other(served: ServedNode, kind: str) -> None:
+    @served.node.worker.handles(kind)
+    async def handle(context: JobContext) -> None:
+        await context.sleep("1d")
+
+    job = await served.node.jobs.schedule(kind)
+    path = f"/v1/jobs/{job.job_id}/wake"
+    refused = await served.ask("POST", path)
+    assert_problem(refused, HTTPStatus.CONFLICT, "illegal_transition")
+    assert "only a suspended job can be woken" in refused.json()["hint"]
+    async with served.node.worker.running():
+        asleep = await suspended(served.node, job.job_id)
+    assert asleep.not_before_ms > (await served.post(path))["not_before_ms"]
+    async with served.node.worker.running():
+        await ended(served.node, job)
 
 
 # --- many ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from vox_mesh.jobs.batches import OPEN, JobSelection
 from vox_mesh.model.jobs.job_filter import NO_FILTER
 from vox_mesh.model.jobs.records import ABORT, SCHEDULE, YIELD, Job, JobState
 from vox_mesh.model.jobs.steps.step_row import MAX_NAME
+from vox_mesh.model.jobs.steps.suspension import WAKE_EARLY
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.views.jobs import AbortedView, JobView, RetriedView, ScheduledView
 
@@ -85,6 +86,12 @@ async def fork_job(mesh: MeshServices, job: JobName, body: ForkRequest) -> Sched
 async def resume_job(mesh: MeshServices, job: JobName) -> ScheduledView:
     """Go on with a failed or aborted job as a new job; resuming it twice returns the same new job."""
     return ScheduledView.from_record(await mesh.jobs.forks.resume(job))
+
+
+@ACTIONS.post("/v1/jobs/{job}/wake", needs=writes(WAKE_EARLY, unless=has_scheduled_job))
+async def wake_job(mesh: MeshServices, job: JobName) -> JobView:
+    """Have a suspended job go on now: its sleeps are over, and its deadlines have passed."""
+    return JobView.of(await mesh.jobs.wakes.wake(job))
 
 
 # --- many jobs -----------------------------------------------------------------------------------

@@ -8,8 +8,15 @@ from typing import Final, NamedTuple, Self
 from vox_mesh.model.jobs.question import NEEDS_INPUT, Question
 from vox_mesh.model.messages.records import checked_receiver, checked_thread, checked_word
 
+SLEEPS: Final = "it sleeps"
+"""The reason of a suspended job that waits for a time; the index of suspended jobs has it, too."""
+
 WAKE: Final = "WakeJob"
 """The op that wakes a job whose wait is over: the job has its id as a predecessor."""
+
+
+WAKE_EARLY: Final = "WakeJobEarly"
+"""The op by which what a suspended job waits for is over before its time."""
 
 
 class AwaitedMessage(NamedTuple):
@@ -122,7 +129,7 @@ class Suspended(BaseException):
             return NEEDS_INPUT
         if (count := len(self.job_ids)) > 0:
             return "it waits for a job" if count == 1 else f"it waits for {count} jobs"
-        return "it waits for a message" if self.messages else "it sleeps"
+        return "it waits for a message" if self.messages else SLEEPS
 
 
 def suspension_in(error: BaseException) -> Suspended | None:
