@@ -119,9 +119,12 @@ class JobAuthorship:
     def remember(self, items: Iterable[Item], op_id: str) -> None:
         """Remember jobs that this process has scheduled by an op: its own ops need no verification."""
         after = self.history.position or 0
+        shared: dict[bytes, Item] = {}
         self._learn(
             {
-                (item["job_id"], item["seed"]): ScheduledJob(item, item.get("run_at_ms") or 0, after, op_id)
+                (item["job_id"], item["seed"]): ScheduledJob.of(
+                    item, item.get("run_at_ms") or 0, after, op_id, shared
+                )
                 for item in items
             }
         )

@@ -162,10 +162,9 @@ class Store(RenamedAttributes):
     async def _run(self, batch: Batch) -> BatchResult:
         if not self._schema_version:
             await self._prepare()
-        result = await self._engine.run(batch)
+        commit, listener = self._engine.run(batch), self._listener if self._listener_task else None
+        result = await (commit if listener is None else listener.own_commit(commit))
         if self._replica is None or not self._replica.is_pushed:
-            if self._listener_task is not None and self._listener is not None:
-                await self._listener.note_own_commit()
             self._changes.bump()
         return result
 

@@ -39,10 +39,8 @@ async def _running_jobs(node: MeshNode, count: int) -> AsyncIterator[list[Job]]:
 def _row(steps: JobSteps, job: Job, after: StepRow | None = None) -> StepRow:
     """Return the next row of a job, signed."""
     seq, link = (1, NO_LINK) if after is None else (after.seq + 1, after.link)
-    row = StepRow(
-        *(seq, seq, "step", "call", "done", '{"result":1}', job.claim_token, 1, 2, NO_LINK, job.last_op, None)
-    )
-    return steps.signed(job.job_id, [row.linked_to(link)])[0]
+    row = StepRow(*(0, seq, "step", "call", "done", '{"result":1}', job.claim_token, 1, 2, NO_LINK, "", None))
+    return steps.signed(job.job_id, [row.placed(seq, job.last_op, link)])[0]
 
 
 def _script(steps: JobSteps, job: Job, after: StepRow | None = None) -> Script:

@@ -142,3 +142,13 @@ async def test_attempts_are_about_to_end_while_their_results_are_written(
         await ended(local, *await scheduled(local, _CAPACITY))
         await idle(local)
     assert (min(counts) > 0, executor.ending_count) == (True, 0)
+
+
+async def test_the_only_claimant_of_the_only_node_reads_few_jobs_for_one(local: MeshNode) -> None:
+    round_ = local.worker._claim_loop._round
+    await scheduled(local, 20)
+    kinds = await round_.read_kinds()
+    surveys = [await round_.survey(kinds, 1, ClaimBlock(), (), claimants=count) for count in (1, 2)]
+    assert [len(survey.jobs) for survey in surveys] == [4, 16]
+    round_.adapt(surveys[0], ClaimChoice([], None), 1)
+    assert len((await round_.survey(kinds, 1, ClaimBlock(), ())).jobs) == 8, "none of the first was claimed"

@@ -113,8 +113,7 @@ async def test_a_commit_of_its_own_process_is_not_heard_again(tmp_path: Path) ->
     async with _listening(listener, changes):
         batch = Batch()
         batch.add("CREATE TABLE t (a)")
-        await engine.run(batch.seal())
-        await listener.note_own_commit()
+        await listener.own_commit(engine.run(batch.seal()))
         seen, after_own = changes.count, looks
         await look_again.wait()
         assert changes.count == seen
@@ -170,6 +169,30 @@ async def test_a_commit_that_the_disk_takes_long_for_is_looked_for_until_it_show
     assert max(disk.pauses) <= 1.0, "it looks at least once a second, sign or no sign"
 
 
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_events_are_left_to_the_end_of_a_commit_of_its_own_that_is_short(
+    monkeypatch: pytest.MonkeyPatch, *, is_long: bool
+) -> None:
+    monkeypatch.setattr(listeners, "_MAX_BURST_PAUSE_S", 0.0 if is_long else 3_600.0)
+    disk, changes, commit = Disk(), Changes(), asyncio.get_running_loop().create_future()
+    listener = _listener(disk, changes)
+    async with _listening(listener, changes):
+        committing = asyncio.create_task(listener.own_commit(commit))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        looks = disk.looks
+        for _ in range(20):
+            disk.is_touched = True
+            await asyncio.sleep(0)
+        assert (disk.looks > looks) is is_long
+        commit.set_result("committed")
+        assert await committing == "committed"
+        looks = disk.looks
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert disk.looks > looks
+
+
 class Played(Disk):
     """A log with a commit before a look, or without, as it was written down; then there are no more looks."""
 
@@ -202,7 +225,7 @@ async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr(listeners, "asyncio", SimpleNamespace(sleep=rest))
+    monkeypatch.setattr(listeners, "asyncio", SimpleNamespace(sleep=rest, Event=asyncio.Event))
     async with _listening(_listener(played, changes), changes):
         await played.is_over.wait()
     first, second = rests[:6], rests[6:]

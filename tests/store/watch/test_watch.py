@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -22,6 +22,8 @@ from vox_mesh.model.base.backends import Backend
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.script import WriterId
 from vox_mesh.store.watch.changes import Change, Changes
+
+T = TypeVar("T")
 
 _PATIENCE_S: Final = 30.0
 _WRITES: Final = 60
@@ -315,8 +317,8 @@ async def test_listening_that_fails_is_begun_again(caplog: pytest.LogCaptureFixt
             changes.bump()
             await asyncio.Event().wait()
 
-        async def note_own_commit(self) -> None:
-            pass
+        async def own_commit(self, commit: Awaitable[T]) -> T:
+            return await commit
 
     writer_id = WriterId("", "default", "writer")
     async with Store(

@@ -301,7 +301,7 @@ class StepLog:
         linked: list[StepRow] = []
         link = self.rows[-1].link if self.rows else NO_LINK
         for seq, row in enumerate(rows, len(self.rows) + 1):
-            linked.append(row._replace(seq=seq, start_op=self._job.last_op).linked_to(link))
+            linked.append(row.placed(seq, self._job.last_op, link))
             link = linked[-1].link
         return self._steps.signed(self._job.job_id, linked)
 

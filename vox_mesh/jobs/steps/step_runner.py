@@ -397,12 +397,18 @@ async def gather(*steps: Awaitable[Any]) -> list[Any]:
 
 async def run_step_function(call: Callable[[], Any], timeout_s: float | None) -> Any:
     """Call the function of a step, in a thread unless it is async."""
+    if timeout_s is None:
+        return await _run_function(call)
     async with asyncio.timeout(timeout_s):
-        if inspect.iscoroutinefunction(call.func if isinstance(call, partial) else call):
-            return await call()
-        # A function that is not async must not block the event loop.
-        result = await asyncio.to_thread(copy_context().run, call)
-        return await result if inspect.isawaitable(result) else result
+        return await _run_function(call)
+
+
+async def _run_function(call: Callable[[], Any]) -> Any:
+    if inspect.iscoroutinefunction(call.func if isinstance(call, partial) else call):
+        return await call()
+    # A function that is not async must not block the event loop.
+    result = await asyncio.to_thread(copy_context().run, call)
+    return await result if inspect.isawaitable(result) else result
 
 
 def _ms_of(name: str, duration: Duration) -> int:

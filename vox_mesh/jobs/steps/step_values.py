@@ -73,11 +73,12 @@ class StepValues:
 def _declared(function: Callable[..., Any]) -> Any:
     """Return the declared type of a function's result, or `None`."""
     target = getattr(function, "func", function)  # of a partial
-    if not inspect.isroutine(target):
-        target = type(target).__call__
-    target = getattr(target, "__func__", target)  # of a method
     if not isinstance(target, FunctionType):
-        return _return_type(target)
+        if not inspect.isroutine(target):
+            target = type(target).__call__
+        target = getattr(target, "__func__", target)  # of a method
+        if not isinstance(target, FunctionType):
+            return _return_type(target)
     if target not in _return_types:
         _return_types[target] = _return_type(target)
     return _return_types[target]

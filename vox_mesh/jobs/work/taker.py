@@ -218,8 +218,9 @@ class Taker:
         wanted = sum(request.room for request in able)
         agent = able[0].attested.agent if able else None
         tags = able[0].wanted.tags if able else NO_TAGS
-        survey = await self._round.survey(kinds, wanted, blocked, (), agent, tags)
+        survey = await self._round.survey(kinds, wanted, blocked, (), agent, tags, len(able))
         choice = self._chooser.choose(survey.jobs, max(1, wanted), len(survey.jobs), is_deep=survey.is_deep)
+        self._round.adapt(survey, choice, wanted)
         shares = _share_out(choice.take, able)
         claimed = await self._claim(shares, tags) if shares else 0
         await self._chooser.refresh_membership()

@@ -85,6 +85,7 @@ class ClaimLoop:
                 self._follow_up.learn(has_found=next_look.is_now)
             took_s = self._leases.now - began
             if next_look.is_now:
+                await asyncio.sleep(0)  # the claimed jobs start before the next look
                 await self._gather_capacity(min(_GATHER_FACTOR * took_s, _MAX_PAUSE_S))
             elif next_look.is_backoff:
                 await self._back_off(next_look.delay_s or 0.0)

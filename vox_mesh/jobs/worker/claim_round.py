@@ -24,6 +24,7 @@ ReadPlan = Callable[[], Awaitable[Plan]]
 """Returns the tempos; it is called only if jobs are bound to the rhythm."""
 
 _MIN_WINDOW: Final = 16
+_MIN_LONE_WINDOW: Final = 4  # if every job is the turn of the only claimant
 _MAX_WINDOW: Final = 512  # ready jobs read per look
 _MAX_REACH: Final = 8
 
@@ -98,15 +99,17 @@ class ClaimRound:
         running: Collection[str],
         agent: str | None = None,
         tags: Tags = NO_TAGS,
+        claimants: int = 1,
     ) -> Survey:
         """Read the ready jobs of these kinds, as many as it takes to fill the free capacity of all nodes.
 
         `agent` is charged for all of them, if there is only one. Jobs with tags that are not in `tags` are
-        left out.
+        left out. `claimants`: how many agents of this node want jobs, each of its own kinds.
         """
         kinds = [kind for kind in kinds if self._chooser.is_open(kind) and not blocked.is_all]
         unthrottled = [kind for kind in kinds if not self._claimer.is_throttled(kind)]
-        window = min(max(free, _MIN_WINDOW) * self._chooser.count * self._reach, _MAX_WINDOW)
+        least = _MIN_LONE_WINDOW if self._chooser.count == claimants == 1 else _MIN_WINDOW
+        window = min(max(free, least) * self._chooser.count * self._reach, _MAX_WINDOW)
         window += self._authorship.doubted_count  # these must not keep others from being seen
         at_ms = self._clock.now_ms
         openings = await self._openings(self._chooser.bindings, at_ms)

@@ -7,12 +7,15 @@ import os
 import struct
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from vox_mesh.errors import MeshError
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.watch.changes import Changes
+
+T = TypeVar("T")
 
 _MODIFY: Final = 0x2
 _CREATE: Final = 0x100
@@ -108,8 +111,8 @@ class Listener(Protocol):
     async def listen(self) -> None:
         """Listen for commits. The count rises at once, because earlier commits may have been missed."""
 
-    async def note_own_commit(self) -> None:
-        """Take in a commit of this process, after which it raises the count itself."""
+    async def own_commit(self, commit: Awaitable[T]) -> T:
+        """Await a commit of this process, after which it raises the count itself."""
 
 
 class FileEvents(Protocol):
@@ -165,6 +168,8 @@ class WalListener:
         self._changes = changes
         self._open_events = events
         self._seen: int | None = None
+        self._is_committing = False
+        self._committed = asyncio.Event()
 
     async def listen(self) -> None:
         """Listen to the write-ahead log."""
@@ -174,6 +179,8 @@ class WalListener:
             pause, rest = _POLL_INTERVAL_S, _MIN_RECHECK_S
             while True:
                 touched = await events.wait_for_event(pause)
+                if self._is_committing:
+                    await self._wait_for_own_commit()
                 version = await self._version()
                 if version != self._seen:
                     self._seen = version
@@ -184,10 +191,27 @@ class WalListener:
                     rest = _MIN_RECHECK_S
                 pause = _MIN_RECHECK_S if touched else min(2 * pause, _POLL_INTERVAL_S)
 
-    async def note_own_commit(self) -> None:
-        """Take in the commit; also one of another process is visible to all that read from now on."""
+    async def own_commit(self, commit: Awaitable[T]) -> T:
+        """Await the commit, and take it in; also one of another process is visible to all that read then.
+
+        There is an event for each page that it writes. While one is under way, they are left to the end.
+        """
+        self._is_committing = True
+        try:
+            result = await commit
+        finally:
+            self._is_committing = False
+            self._committed.set()
         if self._seen is not None:
             self._seen = await self._version()
+        return result
+
+    async def _wait_for_own_commit(self) -> None:
+        """Wait until no commit of this process is under way, but not long: others may commit before it."""
+        self._committed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MAX_BURST_PAUSE_S):
+                await self._committed.wait()
 
     async def _version(self) -> int | None:
         try:
@@ -227,8 +251,9 @@ class ServerPoll:
                 seen = await self._poll(seen)
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def note_own_commit(self) -> None:
-        """Do nothing: a poll notices it, too."""
+    async def own_commit(self, commit: Awaitable[T]) -> T:
+        """Await the commit: a poll notices it, too."""
+        return await commit
 
     async def _poll(self, seen: object) -> object:
         if seen is not None and self._watermark.latest[0] is None:

@@ -76,9 +76,10 @@ class StepRow(NamedTuple):
         texts = (self.name, self.kind, self.state, self.value, self.link, self.start_op, self.signature or "")
         return all(type(each) is int for each in numbers) and all(type(each) is str for each in texts)
 
-    def linked_to(self, before: str) -> StepRow:
-        """Return the row with its link to the one before."""
-        return self._replace(link=self._link(before))
+    def placed(self, seq: int, start_op: str, before: str) -> StepRow:
+        """Return the row with its number, its attempt, and its link to the one before."""
+        row = StepRow(seq, *self[1:9], NO_LINK, start_op, self.signature)
+        return StepRow(*row[:9], row._link(before), *row[10:])
 
     def follows(self, before: str) -> bool:
         """Return whether the row is linked to the one before, and was not changed since."""
