@@ -159,7 +159,7 @@ async def test_a_completion_that_can_t_be_read_keeps_no_other_job_from_the_repos
         worker={"runner": _DEEP} if field == "worker" else None,
     )
     await node.store.write(script)
-    if field == "jobs":  # an item that is no object, by somebody with a shell
+    if field == "jobs":  # an item that is not an object, planted by a program with a shell
         more = "json_insert(payload, '$.jobs[#]', 'text')"
         planted = Statement(f"UPDATE agent_oplog SET payload = {more} WHERE kind = 'CompleteJob'")
         await node.store.write(Script(planted))
