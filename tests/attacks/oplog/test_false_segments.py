@@ -183,10 +183,12 @@ async def test_false_segments_after_a_lost_one_are_void_and_the_lost_one_is_name
     (folder / segments[0].file_name).unlink()
     await plant(liar, owner)
     await owner.store.synced()
-    turns = maintenance_of(owner, folder, 0.0)
-    (third,) = await turns.run_once()
+    archive = archive_of(owner, FolderTarget(folder))
+    (third,) = await archive.run_once(0)
     assert await recorded(owner) == [*segments, third]
-    assert "does not have segment 1 " in turns.fault
+    missing = await archive.false_segments.first_missing()
+    assert missing is not None
+    assert missing.segment == segments[0]
 
 
 async def test_a_pass_names_the_first_segment_that_the_archive_has_lost(

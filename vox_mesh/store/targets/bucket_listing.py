@@ -18,7 +18,7 @@ class BucketListing(NamedTuple):
     """What the next page begins with; `None`: this is the last one."""
 
 
-class _Reader:
+class _ListingReader:
     """Takes the texts of the elements that matter from a document; entities are refused."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Reader:
 
 def read_listing(document: bytes) -> BucketListing:
     """Return what a service answers. Raises `ArchiveFailed` if it is no listing."""
-    reader = _Reader()
+    reader = _ListingReader()
     try:
         reader.read(document)
     except (expat.ExpatError, ValueError):
