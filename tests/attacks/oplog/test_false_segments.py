@@ -183,7 +183,12 @@ async def test_false_segments_after_a_lost_one_are_void_and_the_lost_one_is_name
     (folder / segments[0].file_name).unlink()
     await plant(liar, owner)
     await owner.store.synced()
-    archive = archive_of(owner, FolderTarget(folder))
+
+    async def verify() -> list[ChainReport]:
+        return []
+
+    parts = (owner.store, owner.identity, owner.clock, owner.trusted_keys)
+    archive = LogArchive(*parts, verify, FolderTarget(folder))
     (third,) = await archive.run_once(0)
     assert await recorded(owner) == [*segments, third]
     missing = await archive.false_segments.first_missing()
