@@ -29,12 +29,6 @@ ELSE EXISTS (
       AND from_ms <= NOW_MS AND (until_ms IS NULL OR until_ms > NOW_MS))
 END
 
--- name: granted
-GRANTED
-
--- name: without_grant
-WITHOUT_GRANT
-
 -- name: refuse_if_many_agents
 -- Besides ?3, as many agents are admitted as may be (?4).
 INSERT INTO refusals (reason) SELECT 'refused' WHERE ?4 <= (

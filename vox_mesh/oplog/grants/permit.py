@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vox_mesh.errors import NotGranted
 from vox_mesh.model.base.reserved import MESH_AGENT
-from vox_mesh.store.schema.statements import named
+from vox_mesh.store.schema.statements import named, part
 from vox_mesh.store.script import Answer, Op, Script, Statement
 
 if TYPE_CHECKING:  # most meshes have no grants
@@ -123,4 +123,4 @@ def ungranted(sql: str) -> str:
 
     It does the same, and a server, which compiles each statement again, does that in half the time.
     """
-    return sql.replace(_SQL["granted"], _SQL["without_grant"])
+    return sql.replace(part("grants", "GRANTED"), part("grants", "WITHOUT_GRANT"))
