@@ -23,8 +23,9 @@ def main() -> int:
     """Run the chosen lines; 1 if one failed, 2 if a name fits none, 130 if stopped."""
     arguments = _arguments()
     if arguments.list:
+        width = max(len(line.name) for line in LINES)
         for line in LINES:
-            print(f"{line.name:<20}{line.what}")
+            print(f"{line.name:<{width}}  {line.what}")
         return 0
     pace = QUICK if arguments.quick else FULL
     if arguments.names == [_BUDGET]:

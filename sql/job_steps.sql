@@ -3,10 +3,32 @@
 -- part: OF_JOB
 scope_id = ?1 AND repository_id = ?2 AND job_id = ?3
 
+-- part: ROW
+seq, place, name, kind, state, value, claim_token, began_ms, ended_ms, link, start_op, signature
+
 -- name: of_job
 -- In the order of writing, after a row (?4), up to ?5.
-SELECT seq, place, name, kind, state, value, claim_token, began_ms, ended_ms, link, start_op, signature
-FROM job_steps WHERE OF_JOB AND seq > ?4 ORDER BY seq LIMIT ?5
+SELECT ROW FROM job_steps WHERE OF_JOB AND seq > ?4 ORDER BY seq LIMIT ?5
+
+-- name: between
+-- After a row (?4) and up to another one (?6), up to ?5.
+SELECT ROW FROM job_steps WHERE OF_JOB AND seq > ?4 AND seq <= ?6 ORDER BY seq LIMIT ?5
+
+-- name: page
+-- Of the ?5 steps that follow a place (?4): the last place, the row before their first one, and the one whose signature
+-- covers them; no values are read for that.
+WITH steps AS (
+    SELECT place, min(seq) AS first, max(seq) AS last FROM job_steps
+    WHERE OF_JOB AND place > ?4 AND seq > 0 AND typeof(place) = 'integer' AND typeof(seq) = 'integer'
+    GROUP BY place ORDER BY place LIMIT ?5),
+page AS (SELECT max(place) AS place, min(first) - 1 AS before, max(last) AS last FROM steps)
+SELECT place, before, coalesce((
+    SELECT seq FROM job_steps WHERE OF_JOB AND seq >= last AND signature IS NOT NULL ORDER BY seq LIMIT 1), last)
+FROM page WHERE place IS NOT NULL
+
+-- name: names
+-- The names of the steps up to a place (?4), and how many have each.
+SELECT name, count(DISTINCT place) FROM job_steps WHERE OF_JOB AND place <= ?4 AND typeof(name) = 'text' GROUP BY name
 
 -- name: is_any
 SELECT EXISTS (SELECT 1 FROM job_steps WHERE OF_JOB)

@@ -849,7 +849,7 @@ SELECT i.value ->> 'job_id' AS job_id, i.value AS item, CAST(node_id AS TEXT) AS
 FROM agent_oplog CROSS JOIN json_each(payload, '$.jobs') AS i
 WHERE OF_MESH AND op_id IN (SELECT value FROM json_each(?4)) AND kind = 'CompleteJob' AND accepted = 1
   AND typeof(payload) = 'text' AND json_valid(payload)
-  AND i.value ->> 'job_id' IN (SELECT value FROM json_each(?3))
+  AND iif(i.type = 'object', i.value ->> 'job_id', NULL) IN (SELECT value FROM json_each(?3))
 
 -- name: still_open
 -- Of some jobs, the ones that have not ended.

@@ -18,7 +18,11 @@ SEEDS: Final = 60
 SECONDS: Final = 30
 _DEADLINE_S: Final = 600.0
 _TESTS: Final = Path(__file__).parents[2] / "tests"
-FOLDERS: Final = {Instrument.ATTACKS: _TESTS / "attacks", Instrument.STEPS: _TESTS / "jobs" / "steps"}
+FOLDERS: Final = {
+    Instrument.ATTACKS: _TESTS / "attacks",
+    Instrument.STEPS: _TESTS / "jobs" / "steps",
+    Instrument.FRAMEWORKS: _TESTS / "integrations",
+}
 """The tests that are instruments."""
 
 _STORES: Final = {Instrument.FILE: "file", Instrument.SERVER: "sqld"}

@@ -24,6 +24,7 @@ class Instrument(StrEnum):
     SERVER = "chaos on sqld"
     ATTACKS = "the tests of attacks"
     STEPS = "the tests of durable steps"
+    FRAMEWORKS = "the tests of frameworks"
     HOSTILE = "an attack on a mesh"
     EDITING = "agents that edit"
 

@@ -30,6 +30,19 @@ STEP_PLANTS: Final = (
         instrument=Instrument.STEPS,
     ),
     PlantedBug(
+        "part-of-a-write",
+        "steps that are stored together count as stored though the place of one was taken",
+        (
+            Code(
+                "vox_mesh.jobs.steps.step_log:StepLog._is_appended",
+                "len(verdict.rows) == len(rows)",
+                "bool(verdict.rows)",
+            ),
+        ),
+        ("test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_taken",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
         "compensated-forwards",
         "the compensations of an aborted job run in the order in which they were registered",
         (Code(f"{_RUNNER}:StepRunner.compensate", ", reverse=True", ""),),

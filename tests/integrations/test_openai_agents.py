@@ -57,9 +57,19 @@ async def test_items_are_added_read_and_removed_in_order(any_node: MeshNode, sdk
 
 
 async def test_each_of_several_gets_another_last_item(local: MeshNode, sdk: Any) -> None:
-    session = sdk.MeshSession(local, "s")
+    session, late = sdk.MeshSession(local, "s"), sdk.MeshSession(local, "s")
     await session.add_items([sdk.item(number) for number in range(9)])
-    popped = await asyncio.gather(*(session.pop_item() for _ in range(6)))
+    read, popped = late._read, list[Any]()
+
+    async def read_before_another(limit: int) -> Any:
+        rows = await read(limit)
+        if not popped:
+            popped.append(await session.pop_item())
+        return rows
+
+    late._read = read_before_another
+    popped.append(await late.pop_item())
+    popped += await asyncio.gather(*(session.pop_item() for _ in range(4)))
     assert sorted(each["content"] for each in popped) == [f"message {number}" for number in range(3, 9)]
     assert len(await session.get_items()) == 3
 

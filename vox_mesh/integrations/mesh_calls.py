@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from vox_mesh.errors import WrongThread
+from vox_mesh.jobs.worker.running_loop import running_loop
 from vox_mesh.mesh import Mesh
 from vox_mesh.sync.blocking import BlockingMesh, run_in_loop, unwrapped
 
@@ -29,11 +30,16 @@ class MeshCalls:
         blocking = cast(Any, mesh)
         self._blocking: BlockingMesh | None = blocking if isinstance(blocking, BlockingMesh) else None
         self.mesh: Final[Mesh] = unwrapped(mesh)
-        self._loop = None if self._blocking is not None else _running_loop()
+        self._loop = None if self._blocking is not None else running_loop()
+        if self._blocking is None and self._loop is None:
+            raise WrongThread(
+                "the event loop of the mesh does not run in this thread",
+                hint="create it inside `async with Mesh.open():`, or pass a mesh of `vox_mesh.sync`",
+            )
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return what a coroutine of the mesh returns, from any event loop."""
-        if self._loop is asyncio.get_running_loop():
+        if self._loop is running_loop():
             return await work()
         return await asyncio.to_thread(self.wait, work)
 
@@ -42,7 +48,7 @@ class MeshCalls:
         if self._blocking is not None:
             return run_in_loop(self._blocking, work)
         assert self._loop is not None, "a mesh that is not blocking has one"
-        if _is_running(self._loop):
+        if self._loop is running_loop():
             raise WrongThread(
                 "blocking call in the thread of the event loop: it would stop the loop",
                 hint="await the async method, or call it from a thread",
@@ -69,23 +75,6 @@ class MeshCalls:
                 yield cast(T, item)
         finally:
             self.wait(partial(_close, items))
-
-
-def _running_loop() -> asyncio.AbstractEventLoop:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise WrongThread(
-            "the event loop of the mesh does not run in this thread",
-            hint="create it inside `async with Mesh.open():`, or pass a mesh of `vox_mesh.sync`",
-        ) from None
-
-
-def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
 
 
 async def _next(items: AsyncIterator[T]) -> T | object:

@@ -156,15 +156,16 @@ class JobQuestions:
 
     async def announce(self, job_id: str) -> None:
         """Send the open question of a job to the agent that is asked; it is in the list in any case."""
-        asked = await self.of(job_id)
-        if asked is None or asked.asked_of is None or self.notify is None:
+        if self.notify is None:
             return
         try:
-            await self.notify(
-                asked.asked_of, {**asked.document, "job_id": job_id, "asked_by": asked.asked_by}
-            )
+            asked = await self.of(job_id)
+            if asked is not None and asked.asked_of is not None:
+                await self.notify(
+                    asked.asked_of, {**asked.document, "job_id": job_id, "asked_by": asked.asked_by}
+                )
         except MeshError as error:
-            _log.warning("question not sent: job_id=%s agent=%s: %s", job_id, asked.asked_of, error.line)
+            _log.warning("question not sent: job_id=%s: %s", job_id, error.line)
 
     async def pass_on_due(self) -> list[str]:
         """Pass on the questions whose time to be escalated has come. Return the jobs whose time is over."""

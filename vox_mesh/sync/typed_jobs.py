@@ -13,6 +13,7 @@ from vox_mesh.jobs.typed.job_options import CallOptions
 from vox_mesh.jobs.typed.job_signature import JobPayload
 from vox_mesh.jobs.typed.typed_job import TypedJob
 from vox_mesh.jobs.worker.context import JobContext
+from vox_mesh.jobs.worker.running_loop import running_loop
 from vox_mesh.model.base.durations import Duration
 from vox_mesh.model.jobs.records import Job, Scheduled
 
@@ -158,11 +159,8 @@ def call_in_job(context: JobContext, work: Callable[[], Awaitable[T]]) -> T:
 
 def refuse_in_loop() -> None:
     """Raise `WrongThread` in the thread of a running event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WrongThread(
-        "blocking call in the thread of an event loop: it would stop the loop",
-        hint="call it from a plain function, or use the async jobs of `vox_mesh.MeshApp`",
-    )
+    if running_loop() is not None:
+        raise WrongThread(
+            "blocking call in the thread of an event loop: it would stop the loop",
+            hint="call it from a plain function, or use the async jobs of `vox_mesh.MeshApp`",
+        )

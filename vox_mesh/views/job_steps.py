@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
+from vox_mesh.jobs.steps.job_steps import StepPage
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.proof import iso_time
 from vox_mesh.model.jobs.records import Job, JobState
@@ -96,23 +97,34 @@ async def step_progress(mesh: MeshServices, job: Job) -> StepProgress | None:
 
 async def steps_of(mesh: MeshServices, job: Job) -> list[StepView]:
     """Return the steps of a job, in the order of the handler."""
-    stored = [row for row in await mesh.jobs.steps.stored(job.job_id) if row.is_sound()]
-    signed = await mesh.jobs.steps.verified(job.job_id)
-    names, last_signed, now_ms = occurrence_names(stored), by_place(signed), mesh.clock.now_ms
+    steps = mesh.jobs.steps
+    stored = await steps.stored(job.job_id)
+    signed = await steps.signed_of(job.job_id, stored)
+    return _views(mesh, job, StepPage([row for row in stored if row.is_sound()], signed, {}))
+
+
+async def page_of_steps(mesh: MeshServices, job: Job, after: int, limit: int) -> list[StepView]:
+    """Return the steps of a job after a place, in the order of the handler. Only their rows are read.
+
+    A row that was changed is not signed, nor are the ones after it, but on this page only.
+    """
+    return _views(mesh, job, await mesh.jobs.steps.page(job.job_id, after, limit))
+
+
+def _views(mesh: MeshServices, job: Job, page: StepPage) -> list[StepView]:
+    names, last_signed = occurrence_names(page.rows, page.names), by_place(page.signed)
+    failures = Counter(row.place for row in page.rows if row.state == StepState.FAILED)
+    now_ms = mesh.clock.now_ms
     return [
         _view(
             row,
             names[place],
             _Reached.by(row, job, now_ms),
-            _failures(stored, place),
+            failures[place],
             is_signed=last_signed.get(place) == row,
         )
-        for place, row in sorted(by_place(stored).items())
+        for place, row in sorted(by_place(page.rows).items())
     ]
-
-
-def _failures(rows: Sequence[StepRow], place: int) -> int:
-    return sum(row.place == place and row.state == StepState.FAILED for row in rows)
 
 
 def _view(row: StepRow, name: str, reached: _Reached, failures: int, *, is_signed: bool) -> StepView:

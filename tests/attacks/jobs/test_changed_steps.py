@@ -11,6 +11,7 @@ from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext
 from vox_mesh.errors import NotKnown
 from vox_mesh.node import MeshNode
+from vox_mesh.views.job_steps import StepView, page_of_steps
 
 PATIENCE_S: Final = 30.0
 OF_JOB: Final = "WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?3"
@@ -154,3 +155,35 @@ async def test_a_worker_that_has_lost_its_claim_can_store_no_step(owner: MeshNod
     rows = await owner.jobs.steps.verified(ended.job_id)
     assert results == ["from its successor"]
     assert [(row.claim_token, row.document) for row in rows] == [(ended.claim_token, {"result": results[0]})]
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown", "signed"),
+    [
+        (f"UPDATE job_steps SET value = '{_FORGED}' {OF_JOB} AND seq = 3", "abcd", "ab"),
+        (f"UPDATE job_steps SET place = 'x', seq = 'y' {OF_JOB} AND seq = 4", "abc", "abc"),
+        (f"DELETE FROM job_steps {OF_JOB} AND seq = 2", "acd", "ad"),
+        (f"UPDATE job_steps SET link = X'FF' {OF_JOB} AND seq = 2", "acd", "ad"),
+        (f"UPDATE job_steps SET seq = -9223372036854775808 {OF_JOB} AND seq = 4", "abc", "abc"),
+        (f"UPDATE job_steps SET seq = 9223372036854775807 {OF_JOB} AND seq = 4", "abcd", "abc"),
+        (f"UPDATE job_steps SET name = X'FF' {OF_JOB} AND seq = 1", "bcd", "cd"),
+    ],
+)
+async def test_pages_show_what_of_their_steps_a_worker_has_signed(
+    owner: MeshNode, hostile: HostileWriter, sql: str, shown: str, signed: str
+) -> None:
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        for name in "abcd":
+            await context.step(name, int)
+
+    job = await owner.jobs.schedule("work")
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running():
+        finished = await owner.jobs.wait(job)
+    hostile.run(sql, job.job_id)
+    found: list[StepView] = []
+    while page := await page_of_steps(owner, finished, found[-1].place if found else 0, 2):
+        found += page
+    assert "".join(each.name for each in found) == shown
+    assert "".join(each.name for each in found if each.is_signed) == signed
+    assert all(each.value is None for each in found if not each.is_signed)

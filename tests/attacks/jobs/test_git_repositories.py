@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
-from tests.jobs.git.test_git_jobs import NAMES, done, exported, imported, mesh, node, repository
+import pytest
+
+from tests.jobs.git.test_git_jobs import NAMES, done, exported, imported, mesh, node, refs, repository
 from tests.support.jobs.job_desks import ended, scheduled
+from tests.support.jobs.staging import held, schedule, start
 from tests.support.running.repositories import Repository
-from vox_mesh import Script, Statement
+from vox_mesh import JobState, Script, Statement
+from vox_mesh.model.base.json_text import MAX_STORED_DEPTH
 from vox_mesh.model.jobs.manifest import Manifest
 from vox_mesh.node import MeshNode
 
 __all__ = ["node", "repository"]
+
+_DEEP: Final = json.loads("[" * MAX_STORED_DEPTH + "0" + "]" * MAX_STORED_DEPTH)
 
 
 def _edit(repository: Repository, ref: str, path: str, change: Callable[[str], str]) -> None:
@@ -135,3 +143,27 @@ async def test_a_hostile_repository_runs_nothing(
     report = await imported(node, repository)
     assert dict(report.refused) == {missing: "there is no job.yaml in it"}
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("field", ["worker", "proof", "jobs"])
+async def test_a_completion_that_can_t_be_read_keeps_no_other_job_from_the_repository(
+    node: MeshNode, repository: Repository, field: str
+) -> None:
+    (good,) = await done(node, 1)
+    bad = await schedule(node)
+    await start(node, bad)
+    item = held(bad, 1, state=JobState.SUCCEEDED)
+    script = node.jobs.transitions.complete(
+        [item],
+        logged=[{"proof": _DEEP}] if field == "proof" else None,
+        worker={"runner": _DEEP} if field == "worker" else None,
+    )
+    await node.store.write(script)
+    if field == "jobs":  # an item that is not an object, planted by a program with a shell
+        more = "json_insert(payload, '$.jobs[#]', 'text')"
+        planted = Statement(f"UPDATE agent_oplog SET payload = {more} WHERE kind = 'CompleteJob'")
+        await node.store.write(Script(planted))
+    report = await exported(node, repository)
+    assert report.created > 0
+    assert f"{NAMES}{good}/result" in refs(repository)
+    assert f"{NAMES}{bad}/result" not in refs(repository)

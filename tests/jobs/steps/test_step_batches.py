@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
+
+import pytest
 
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import JobContext
@@ -36,9 +39,9 @@ async def _running_jobs(node: MeshNode, count: int) -> AsyncIterator[list[Job]]:
         is_over.set()
 
 
-def _row(steps: JobSteps, job: Job, after: StepRow | None = None) -> StepRow:
-    """Return the next row of a job, signed."""
-    seq, link = (1, NO_LINK) if after is None else (after.seq + 1, after.link)
+def _row(steps: JobSteps, job: Job, after: StepRow | None = None, *, at: int = 1) -> StepRow:
+    """Return the next row of a job, signed; without one before it, the row at a number."""
+    seq, link = (at, NO_LINK) if after is None else (after.seq + 1, after.link)
     row = StepRow(*(0, seq, "step", "call", "done", '{"result":1}', job.claim_token, 1, 2, NO_LINK, "", None))
     return steps.signed(job.job_id, [row.placed(seq, job.last_op, link)])[0]
 
@@ -109,3 +112,23 @@ async def test_many_jobs_store_their_steps_together_and_one_that_was_yielded_doe
             await local.jobs.wait(job)
     results = [await local.jobs.result(job) for job in jobs]
     assert results == [6 if number == 3 else 3 for number in range(_JOBS)]
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+async def test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_taken(
+    node: MeshNode, taken: int
+) -> None:
+    steps = node.jobs.steps
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> list[int]:
+        await node.store.write(Script(steps.append(context.job.job_id, [_row(steps, context.job, at=taken)])))
+        numbers = [context.step("number", partial(int, number)) for number in range(3)]
+        return list(await context.gather(*numbers))
+
+    async with asyncio.timeout(PATIENCE_S), node.worker.running():
+        job = await node.jobs.schedule("work", max_attempts=1)
+        assert await node.jobs.result(job, timeout=PATIENCE_S) == [0, 1, 2]
+    assert [row.document for row in await steps.verified(job.job_id)] == [
+        {"result": each} for each in range(3)
+    ]

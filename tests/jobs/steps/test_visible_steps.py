@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
+import pytest
+
 from tests.jobs.steps.test_waits import suspended
 from tests.support.jobs.job_desks import ended, idle
 from tests.support.nodes.scraping import metrics_of, scraped
@@ -15,7 +17,7 @@ from vox_mesh.cli.top.details import details
 from vox_mesh.errors import StepTimedOut
 from vox_mesh.node import MeshNode
 from vox_mesh.testing import MeshHarness
-from vox_mesh.views.job_steps import step_progress, steps_of
+from vox_mesh.views.job_steps import StepView, page_of_steps, step_progress, steps_of
 from vox_mesh.views.overview import overview
 
 _SOON: Final = timedelta(milliseconds=20)
@@ -155,3 +157,40 @@ async def test_a_wait_that_its_job_did_not_wait_out_is_cancelled(kept: MeshNode)
         assert await _states(kept, job.job_id) == waiting
         await kept.jobs.abort(job)
     assert await _states(kept, job.job_id) == {**waiting, "paid": "cancelled", "long": "cancelled"}
+
+
+async def test_a_page_of_steps_reads_their_rows_only(node: MeshNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def flaky() -> int:
+        calls.append(1)
+        if len(calls) % 5 == 0:
+            raise RuntimeError("no")
+        return len(calls)
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        for number in range(10):
+            await context.step("one", flaky, retries=1, backoff=_SOON)
+            await context.gather(*(context.step(f"of {each}", int) for each in range(number % 3)))
+
+    job = await node.jobs.schedule("work")
+    async with node.worker.running():
+        (finished,) = await ended(node, job)
+    steps = await steps_of(node, finished)
+    assert [step.name for step in steps][:4] == ["one", "one#2", "of 0", "one#3"]
+    assert sum(step.failures for step in steps) == 2
+    read, sizes = node.store.read, list[int]()
+
+    async def counting(*values: Any, **options: Any) -> Any:
+        rows = await read(*values, **options)
+        sizes.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(node.store, "read", counting)
+    found: list[StepView] = []
+    while page := await page_of_steps(node, finished, len(found), 4):
+        found += page
+        assert sum(sizes) < 20, "of more rows than the page has"
+        sizes.clear()
+    assert found == steps

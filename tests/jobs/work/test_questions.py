@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.jobs.steps.test_waits import suspended
+from tests.support.jobs.job_desks import idle
 from tests.support.jobs.jobs_in_hand import ops
 from tests.support.messages.messaging import PATIENCE_S
 from tests.support.oplog.authoring import assert_sound
-from vox_mesh.errors import BadValue, NotKnown, Refused
+from vox_mesh.errors import BadValue, NoAnswer, NotKnown, Refused
 from vox_mesh.jobs.rebuild import Rebuild
 from vox_mesh.jobs.work.reports import needs_input, succeeded
 from vox_mesh.jobs.worker.attempt import NeedsInput
@@ -125,3 +127,32 @@ async def test_a_question_is_passed_on_and_expires(harness: MeshHarness) -> None
 def test_questions_that_cannot_be_asked_are_refused(wrong: Question) -> None:
     with pytest.raises(BadValue):
         wrong.checked()
+
+
+async def test_a_job_waits_though_its_question_can_not_be_sent(
+    local: MeshNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was written stands: the question is in the list."""
+    read = local.store.read
+
+    async def away(sql: str, *values: Any, **options: Any) -> Any:
+        if "job_questions" in sql:
+            raise NoAnswer("the answer did not come")
+        return await read(sql, *values, **options)
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> Any:
+        return await context.ask(Question("Go on?", to="lead"))
+
+    async with local.worker.running():
+        with monkeypatch.context() as outage:
+            outage.setattr(local.store, "read", away)
+            job = await local.jobs.schedule("work")
+            await suspended(local, job.job_id)
+            await idle(local)
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
+        assert [each.getMessage() for each in caplog.records if "question not sent" in each.getMessage()] == [
+            f"question not sent: job_id={job.job_id}: the answer did not come"
+        ]
+        await local.jobs.questions.answer(await local.jobs.find(job), True)
+        assert await local.jobs.result(job, timeout=PATIENCE_S) is True

@@ -143,6 +143,8 @@ def json_option_value(option: str, text: str) -> Any:
     try:
         return read_json(text)
     except NotJson as error:
-        raise click.BadParameter(f"must be JSON, with text in quotes: {error}", param_hint=option) from None
+        raise click.BadParameter(
+            f"""must be JSON, such as '{{"a": 1}}' or '"text"': {error}""", param_hint=option
+        ) from None
     except BadValue as error:
         raise click.BadParameter(error.line, param_hint=option) from None

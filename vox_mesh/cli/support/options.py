@@ -34,9 +34,16 @@ class TrailingCommand(click.Command):
         except click.UsageError as error:
             if command or not error.message.startswith(_EXTRA):
                 raise
-            raise click.UsageError("the command must follow `--`, such as `-- make test`", ctx) from None
+            raise click.UsageError(_trailing_usage(self), ctx) from None
         ctx.params["command"] = command
         return rest
+
+
+def _trailing_usage(command: click.Command) -> str:
+    usage = "the command must follow `--`, such as `-- make test`"
+    if not any(each.name == "payload" for each in command.params):
+        return usage
+    return f"{usage}; without a command, pass --kind KIND --payload 'JSON'"
 
 
 def seconds(text: str) -> float:

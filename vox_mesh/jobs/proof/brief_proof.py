@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from vox_mesh.errors import BadValue
-from vox_mesh.model.base.json_text import read_stored
+from vox_mesh.model.base.json_text import UNREADABLE, read_stored
 from vox_mesh.model.base.keys import signature_of_bytes, signature_to_bytes
 from vox_mesh.model.jobs.proof import VERSION, Envelope, Proof, Runner, iso_time
 from vox_mesh.model.oplog.chain import node_of
@@ -78,9 +78,13 @@ async def completed_items(rows: Iterable[Row], key_at: KeyAt) -> dict[str, Mappi
     """Return by job the items of rows: each with its op's chain, number and field."""
     found: dict[str, Mapping[str, Any]] = {}
     for row in rows:
-        key = await key_at(row["chain"], row["seq"])
-        completer = Completer(node_of(row["chain"]), key, read_stored(row["worker"]))
-        found[row["job_id"]] = with_whole_proof(read_stored(row["item"]), completer)
+        try:
+            item, worker = read_stored(row["item"]), read_stored(row["worker"])
+        except BadValue as error:  # any joined node can write such an op
+            found[row["job_id"]] = {"proof": {UNREADABLE: str(error)}}
+            continue
+        completer = Completer(node_of(row["chain"]), await key_at(row["chain"], row["seq"]), worker)
+        found[row["job_id"]] = with_whole_proof(item, completer)
     return found
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -37,6 +37,17 @@ STEPS_LOST: Final = "steps_lost"
 """The refusal of rows whose predecessors are not stored any more."""
 
 
+class StepPage(NamedTuple):
+    """Some steps of a job, in the order of its handler."""
+
+    rows: list[StepRow]
+    """Of these steps, in the order of writing."""
+    signed: list[StepRow]
+    """The ones among them that a worker of the job has signed."""
+    names: Mapping[str, int]
+    """How many of the steps before these have a name."""
+
+
 class JobSteps:
     """Reads the steps of jobs, and believes the ones that a worker of the job has signed."""
 
@@ -48,7 +59,7 @@ class JobSteps:
     async def verified(self, job_id: str) -> list[StepRow]:
         """Return the rows that the workers of a job have signed, in order; others are logged and left out."""
         rows = await self.stored(job_id)
-        found = await self._signed(job_id, unbroken(rows))
+        found = await self.signed_of(job_id, rows)
         if len(found) < len(rows):
             _log.error(
                 "steps ignored, no worker that started the job has signed them: job_id=%s from=%d to=%d",
@@ -58,15 +69,46 @@ class JobSteps:
 
     async def stored(self, job_id: str) -> list[StepRow]:
         """Return the rows of a job as the table has them, unverified."""
+        return await self._read("of_job", job_id, 0)
+
+    async def _read(self, name: str, job_id: str, after: int, *last: int) -> list[StepRow]:
         rows: list[StepRow] = []
-        after = 0
         while len(rows) < MAX_STEPS:
-            page = await self._store.read(_SQL["of_job"], (*self._mesh, job_id, after, _PAGE), fresh=True)
+            page = await self._store.read(_SQL[name], (*self._mesh, job_id, after, _PAGE, *last), fresh=True)
             rows += [StepRow._make(row) for row in page]
             if len(page) < _PAGE or type(rows[-1].seq) is not int:
                 break
             after = rows[-1].seq
         return rows[:MAX_STEPS]
+
+    async def page(self, job_id: str, after: int, limit: int) -> StepPage:
+        """Return the steps that follow a place, as the table has them, and the ones of them that are signed.
+
+        Of the rows before them only the last link is looked at: `verified` says whether all are believed.
+        """
+        found = await self._store.read(_SQL["page"], (*self._mesh, job_id, after, limit), fresh=True)
+        if not found:
+            return StepPage([], [], {})
+        values: Any = found[0]
+        to_place, before, last = values
+        rows = await self._read("between", job_id, max(before - 1, 0), last)
+        link = NO_LINK
+        if before and rows and rows[0].seq == before and rows[0].is_sound():
+            link = rows.pop(0).link
+        signed = await self.signed_of(job_id, rows, before, link)
+        names = await self._store.read(_SQL["names"], (*self._mesh, job_id, after), fresh=True)
+        sound = (row for row in rows if row.is_sound())
+        return StepPage(
+            [row for row in sound if after < row.place <= to_place],
+            signed,
+            {row[0]: row[1] for row in names},
+        )
+
+    async def signed_of(
+        self, job_id: str, rows: Sequence[StepRow], after: int = 0, link: str = NO_LINK
+    ) -> list[StepRow]:
+        """Return the rows that the workers of a job have signed, of rows that follow one with this link."""
+        return await self._signed(job_id, unbroken(rows, after, link))
 
     async def _signed(self, job_id: str, rows: Sequence[StepRow]) -> list[StepRow]:
         """Return the rows up to the last signature of the last attempt whose node has signed.
@@ -77,7 +119,7 @@ class JobSteps:
         for row in sorted(last.values(), key=lambda each: -each.seq):
             text = self._signed_text(job_id, row)
             if await self._signatures.is_authentic(job_id, row.start_op, text, row.signature or ""):
-                return list(rows[: row.seq])
+                return list(rows[: row.seq - rows[0].seq + 1])
         return []
 
     def signed(self, job_id: str, rows: Sequence[StepRow]) -> list[StepRow]:

@@ -261,10 +261,15 @@ class StepLog:
         return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
 
     async def _is_appended(self, rows: Sequence[StepRow]) -> bool:
-        """Append rows, in one statement with those of other jobs. Return whether they were not refused."""
+        """Append rows, in one statement with those of other jobs. Return whether all of them are stored.
+
+        If not, the guarded write says why, or removes the rows that are in their places.
+        """
         last = self.rows[-1] if self.rows else None
         verdict = await self._settle(self._steps.append_if_held(self._job, last, rows))
-        return isinstance(verdict, Outcome) and bool(verdict.rows)
+        is_appended = isinstance(verdict, Outcome) and len(verdict.rows) == len(rows)
+        self._may_be_more = not is_appended
+        return is_appended
 
     async def _write_guarded(
         self, rows: Sequence[Statement], others: Sequence[Statement]

@@ -20,6 +20,7 @@ from vox_mesh.jobs.transitions import SQL
 from vox_mesh.jobs.worker.attempt_limits import AttemptLimits
 from vox_mesh.jobs.worker.metering import Meter
 from vox_mesh.jobs.worker.phrase import JobPhrase
+from vox_mesh.jobs.worker.running_loop import running_loop
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.jobs.inference import SNAPSHOT, inference_snapshot
@@ -391,7 +392,7 @@ class JobContext:
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: Duration = _CALL_TIMEOUT_S) -> T:
         """Run a coroutine such as `context.checkpoint(...)` from a handler's thread."""
         timeout_s = seconds_of("timeout", timeout)
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             coroutine.close()
             raise WrongThread(
                 "context.run in the thread of the event loop: it would stop the loop",
@@ -400,7 +401,7 @@ class JobContext:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
 
     def _call_in_loop(self, function: Any, *args: Any) -> None:
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             function(*args)
         else:
             self._loop.call_soon_threadsafe(function, *args)
@@ -417,10 +418,3 @@ def claim_fence(store: Store, job: Job) -> Statement:
     """Return a guard for scripts that apply only while the claim of a job is valid."""
     values = (*store.mesh_id, job.job_id, job.claim_token, job.claimer)
     return guard(f"EXISTS ({SQL['is_current']})", values, refusal=StaleClaim.code)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -34,7 +34,7 @@ from vox_mesh.views.job_rows import (
     job_rows,
     merge_states,
 )
-from vox_mesh.views.job_steps import StepView, steps_of
+from vox_mesh.views.job_steps import StepView, page_of_steps
 from vox_mesh.views.jobs import (
     CountView,
     JobView,
@@ -314,10 +314,8 @@ async def read_job_logs(mesh: MeshServices, job: JobName, query: LogsQuery) -> P
 @JOBS.get("/v1/jobs/{job}/steps", needs=READS_OUTPUTS)
 async def list_steps(mesh: MeshServices, job: JobName, query: PageQuery) -> Page[StepView]:
     """List the durable steps of a job, with their results, in the order of its handler."""
-    after = query.number or 0
-    steps = await steps_of(mesh, await mesh.jobs.find(job))
-    rest = [each for each in steps if each.place > after]
-    return query.page(rest[: query.limit], lambda each: each.place)
+    steps = await page_of_steps(mesh, await mesh.jobs.find(job), query.number or 0, query.limit)
+    return query.page(steps, lambda each: each.place)
 
 
 # --- proofs --------------------------------------------------------------------------------------------

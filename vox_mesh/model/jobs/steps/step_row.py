@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -20,6 +21,8 @@ MAX_INLINE: Final = 16 * 1024
 
 NO_LINK: Final = ""
 """The link before the first row."""
+
+_NONE: Final = MappingProxyType[str, int]({})
 
 
 class StepKind(StrEnum):
@@ -98,12 +101,14 @@ def digest_of(value: str) -> str:
     return hashlib.sha3_256(value.encode()).hexdigest()
 
 
-def unbroken(rows: Iterable[StepRow]) -> list[StepRow]:
-    """Return the rows up to the first that is missing, changed or no row of a worker."""
+def unbroken(rows: Iterable[StepRow], after: int = 0, link: str = NO_LINK) -> list[StepRow]:
+    """Return the rows up to the first that is missing, changed or no row of a worker.
+
+    `after` and `link`: the number and the link of the row before the first one.
+    """
     found: list[StepRow] = []
-    link = NO_LINK
-    for row in rows:
-        if not row.is_sound() or row.seq != len(found) + 1 or not row.follows(link):
+    for seq, row in enumerate(rows, after + 1):
+        if not row.is_sound() or row.seq != seq or not row.follows(link):
             break
         found.append(row)
         link = row.link
@@ -115,10 +120,13 @@ def by_place(rows: Sequence[StepRow]) -> dict[int, StepRow]:
     return {row.place: row for row in rows}
 
 
-def occurrence_names(rows: Iterable[StepRow]) -> dict[int, str]:
-    """Return the name of the step at each place, numbered from its second occurrence on: `fetch#2`."""
+def occurrence_names(rows: Iterable[StepRow], before: Mapping[str, int] = _NONE) -> dict[int, str]:
+    """Return the name of the step at each place, numbered from its second occurrence on: `fetch#2`.
+
+    `before`: how many of the steps before these have a name.
+    """
     names: dict[int, str] = {}
-    counts: dict[str, int] = {}
+    counts = dict(before)
     for place, row in sorted(by_place(list(rows)).items()):
         counts[row.name] = count = counts.get(row.name, 0) + 1
         names[place] = row.name if count == 1 else f"{row.name}#{count}"
