@@ -248,6 +248,32 @@ LOG_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "false-segment-built-upon",
+        "the next segment follows the last recorded one, also if the archive does not have it",
+        (
+            Code(
+                "vox_mesh.oplog.archive.log_archive:LogArchive._archive_next",
+                "await self.false_segments.checked()",
+                "await self._ops.read()",
+            ),
+        ),
+        ("test_a_false_segment_recorded_while_the_log_is_verified_is_not_built_upon",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "lost-segment-unnoticed",
+        "a pass of archiving does not notice that the archive has lost an older file",
+        (
+            Code(
+                "vox_mesh.oplog.archive.false_segments:FalseSegments.first_missing",
+                "for each in stored or rest if not",
+                "for each in rest if not",
+            ),
+        ),
+        ("test_a_pass_names_the_first_segment_that_the_archive_has_lost",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "segment-voided-by-anyone",
         "any node can declare a segment void",
         (

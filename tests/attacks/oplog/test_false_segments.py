@@ -12,7 +12,10 @@ from tests.support.oplog.deletions import archive_of, delete_archived, fill_arch
 from vox_mesh import OpKind, Script
 from vox_mesh.errors import ArchiveFailed, BadValue, NotKnown
 from vox_mesh.model.oplog.segment import ARCHIVE, NO_SEGMENT, Segment, void_payload
+from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.census import take_census
+from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.store.script import Op
 from vox_mesh.store.targets.target import FolderTarget
@@ -36,6 +39,13 @@ async def plant(node: MeshNode, owner: MeshNode, times: int = 1) -> None:
         false = Segment(number + 1, after_id, last_id, 1, 1, _FALSE, previous, heads)
         await node.store.write(Script(op=Op(ARCHIVE, false.payload, signed=True)))
     await node.store.synced()
+
+
+async def missing_of(node: MeshNode) -> int:
+    """The number of the first missing segment, as metrics show it; 0 if there is none."""
+    await node.store.synced()
+    census = await take_census(node.store, node.clock, kinds=1, budgets=1, timeout=5.0)
+    return census.pruning["archive-missing"].pruned
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -111,7 +121,8 @@ async def test_an_archive_that_is_away_has_nothing_declared_void(crowd: NodeGrou
     await other.store.synced()
     (second,) = await archived(other, folder, interval_s=0.0)
     folder.rename(tmp_path / "unmounted")
-    with pytest.raises(ArchiveFailed, match="does not have segment 2"):
+    await owner.store.synced()
+    with pytest.raises(ArchiveFailed, match="does not have segment 1"):
         await archived(owner, folder, interval_s=0.0)
     assert await recorded(owner) == [first, second]
 
@@ -132,4 +143,81 @@ async def test_a_segment_whose_entries_may_be_deleted_is_never_void(crowd: NodeG
         await claims.void(1)
     (tmp_path / "archive" / second.file_name).unlink()
     with pytest.raises(ArchiveFailed, match="does not have segment 2"):
-        await claims.check_newest()
+        await claims.checked()
+
+
+@pytest.mark.parametrize("archiver", ["owner", "another"])
+async def test_a_false_segment_recorded_while_the_log_is_verified_is_not_built_upon(
+    crowd: NodeGroup, tmp_path: Path, archiver: str
+) -> None:
+    owner, liar = await crowd.node("one"), await crowd.node("two")
+    node = owner if archiver == "owner" else await crowd.node("three")
+    folder = tmp_path / "archive"
+    (first,) = await archived(owner, folder)
+    await node.store.synced()
+    lies = iter([1])
+
+    async def verify() -> list[ChainReport]:
+        if next(lies, None):
+            await plant(liar, owner)
+        return []
+
+    parts = (node.store, node.identity, node.clock, node.trusted_keys)
+    archive = LogArchive(*parts, verify, FolderTarget(folder))
+    if node is owner:
+        (second,) = await archive.run_once(0)
+        assert (second.number, second.previous) == (2, first.sha256)
+        assert await recorded(liar) == [first, second]
+    else:
+        with pytest.raises(ArchiveFailed, match=r"does not have segment 2 .* op \S+ of two"):
+            await archive.run_once(0)
+        assert [each.number for each in await recorded(liar)] == [1, 2]
+
+
+async def test_false_segments_after_a_lost_one_are_void_and_the_lost_one_is_named(
+    crowd: NodeGroup, tmp_path: Path
+) -> None:
+    owner, liar = await crowd.node("one"), await crowd.node("two")
+    folder = tmp_path / "archive"
+    segments = [*await archived(owner, folder), *await archived(owner, folder, 0.0)]
+    (folder / segments[0].file_name).unlink()
+    await plant(liar, owner)
+    await owner.store.synced()
+
+    async def verify() -> list[ChainReport]:
+        return []
+
+    parts = (owner.store, owner.identity, owner.clock, owner.trusted_keys)
+    archive = LogArchive(*parts, verify, FolderTarget(folder))
+    (third,) = await archive.run_once(0)
+    assert await recorded(owner) == [*segments, third]
+    missing = await archive.false_segments.first_missing()
+    assert missing is not None
+    assert missing.segment == segments[0]
+
+
+async def test_a_pass_names_the_first_segment_that_the_archive_has_lost(
+    crowd: NodeGroup, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await crowd.node("one")
+    folder = tmp_path / "archive"
+    segments = [*await archived(owner, folder), *await archived(owner, folder, 0.0)]
+    segments += await archived(owner, folder, 0.0)
+    lost = [folder / each.file_name for each in segments[:2]]
+    contents = [each.read_bytes() for each in lost]
+    for path in lost:
+        path.unlink()
+    turns = maintenance_of(owner, folder, 0.0)
+    owner.health.archive = turns
+    (fourth,) = await turns.run_once()  # archiving goes on: the file may be lost for good
+    assert fourth.number == 4
+    assert "does not have segment 1 " in caplog.text
+    (check,) = [each for each in owner.health.checks() if each.name == "archive"]
+    assert "does not have segment 1 " in check.detail
+    assert "--void 1" in check.detail
+    assert (await missing_of(owner)) == 1
+    for path, content in zip(lost, contents, strict=True):
+        path.write_bytes(content)
+    await turns.run_once()
+    assert turns.fault == ""
+    assert (await missing_of(owner)) == 0

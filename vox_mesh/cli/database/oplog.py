@@ -34,6 +34,7 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
+from vox_mesh.oplog.archive.false_segments import missing_error
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
@@ -430,7 +431,10 @@ def archive(
         to_archive = LogArchive(*parts, lambda: mesh.oplog.verify(since=begun), archive_target(settings))
         if void is not None:
             return [_segment(await to_archive.false_segments.void(void))]
-        await to_archive.false_segments.check_newest()
+        missing = await to_archive.false_segments.first_missing()
+        await to_archive.false_segments.checked()
+        if missing is not None:
+            click.echo(f"vox-mesh: {missing_error(missing).line}", err=True)
         done = await to_archive.run_once(round(age_s * 1_000))
         if delete_older_than is not None:
             keep_ms = round(delete_older_than * 1_000)

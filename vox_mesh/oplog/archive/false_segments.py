@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vox_mesh.errors import ArchiveFailed, BadValue, NotKnown
-from vox_mesh.model.oplog.segment import Segment
+from vox_mesh.model.oplog.segment import FILE_PREFIX, Segment
 from vox_mesh.nodes.identity import Identity
 from vox_mesh.oplog.archive.segment_file import SegmentReader
-from vox_mesh.oplog.archive.segment_ops import RecordedSegment, SegmentOps
+from vox_mesh.oplog.archive.segment_ops import RecordedSegment, RecordedSegments, SegmentOps
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.store.store import Store
 from vox_mesh.store.targets.target import FileTarget
 
 _log = logging.getLogger(__name__)
 
-_MAX_LOOKS: Final = 500
-"""How many segments that are not in the archive are passed over to find one that is."""
+_MAX_LOOKS: Final = 3
+"""How many files that have the recorded size, and another content, are read to find one that is right."""
+
+_MAX_TRIES: Final = 10
+"""How often false segments are declared void again that were recorded meanwhile."""
 
 
 class FalseSegments:
-    """Compare the newest recorded segments with the archive, and declare false ones void."""
+    """Compare the recorded segments with the archive, and declare false ones void."""
 
     def __init__(
         self, store: Store, identity: Identity, trusted_keys: TrustedKeys, target: FileTarget
@@ -36,32 +40,65 @@ class FalseSegments:
         self._trusted_keys = trusted_keys
         self._target = target
         self._ops = SegmentOps(store, trusted_keys)
+        self._stored: Segment | None = None
 
-    async def check_newest(self) -> None:
-        """Raise `ArchiveFailed` unless the archive has the newest segment: it may be an earlier copy.
+    def note_stored(self, segment: Segment) -> None:
+        """Note that the archive has the file of a segment: this process has just read it."""
+        self._stored = segment
 
-        The owner's process declares void what others recorded after the last segment that the archive has.
+    async def checked(self) -> RecordedSegments:
+        """Return the recorded segments, of which the archive has the newest: the next one may follow it.
+
+        Raises:
+            ArchiveFailed: The archive does not have the newest segment, and it can't be declared void.
+        """
+        found = await self._ops.read()
+        for _ in range(_MAX_TRIES):
+            if found.last is None or await self._has(found.last):
+                return found
+            newest, missing = found.last, await self.first_missing()
+            found = await self._ops.read()
+            if missing is not None and found.last == newest:
+                raise missing_error(missing)
+        raise ArchiveFailed("false segments are recorded again and again", hint="run it again later")
+
+    async def first_missing(self) -> RecordedSegment | None:
+        """Return the first recorded segment that the archive does not have, by one listing of it.
+
+        Before, the owner's process declares void what others recorded after the last segment that the archive
+        has: it may also be an earlier copy of the archive.
         """
         recorded = (await self._ops.read()).recorded
-        if not recorded or await self._is_stored(recorded[-1].segment):
-            return
-        false = recorded[-1]
-        error = ArchiveFailed(
-            f"the archive does not have segment {false.segment.number} as the log records it: "
-            f"{false.segment.file_name}, op {false.entry.op_id} of {false.entry.node_id}",
-            hint="restore the file from a copy; if a node has lied, the owner runs "
-            "`vox-mesh oplog archive --void NUMBER`",
-        )
-        if not await self._is_owner():
-            raise error
-        for each in recorded[: -_MAX_LOOKS - 1 : -1]:
-            if await self._is_stored(each.segment):
-                await self._void(false)  # and with it all that follow it
-                return
-            if not await self._may_be_void(each) or await self._trusted_keys.is_of_owner(each.entry):
+        sizes = await self._target.list_sizes(FILE_PREFIX)
+        end = await self._last_stored(recorded, sizes)
+        stored, rest = recorded[:end], recorded[end:]
+        if stored and rest and await self._are_false(rest):
+            await self._void(rest[0])  # and with it all that follow it
+            rest = ()
+        lost = (each for each in stored or rest if not _is_listed(each.segment, sizes))
+        return next(lost, rest[0 if stored else -1] if rest else None)
+
+    async def _has(self, segment: Segment) -> bool:
+        if segment == self._stored:
+            return True
+        return await self._is_stored(segment, await self._target.sizes([segment.file_name]))
+
+    async def _last_stored(self, recorded: Sequence[RecordedSegment], sizes: Mapping[str, int]) -> int:
+        """Return how many segments there are up to the last one that the archive has; 0: it is not known."""
+        looks = 0
+        for place in range(len(recorded), 0, -1):
+            if await self._is_stored(recorded[place - 1].segment, sizes):
+                return place
+            looks += _is_listed(recorded[place - 1].segment, sizes)
+            if looks == _MAX_LOOKS:
                 break
-            false = each
-        raise error
+        return 0
+
+    async def _are_false(self, rest: Sequence[RecordedSegment]) -> bool:
+        """Return whether this process may declare void what follows the last segment of the archive."""
+        if not await self._is_owner() or not await self._may_be_void(rest[0]):
+            return False
+        return not any([await self._trusted_keys.is_of_owner(each.entry) for each in rest])
 
     async def void(self, number: int) -> Segment:
         """Declare a segment void, and with it all that follow it; only the owner may. Return the segment.
@@ -101,15 +138,30 @@ class FalseSegments:
         """Return whether the database has all entries of a segment and of the following ones."""
         return await self._trusted_keys.last_deleted_segment() < recorded.segment.number
 
-    async def _is_stored(self, segment: Segment) -> bool:
+    async def _is_stored(self, segment: Segment, sizes: Mapping[str, int]) -> bool:
         """Return whether the archive has the file of a segment. Raises `ArchiveFailed` if it can't say."""
-        name = segment.file_name
-        if (await self._target.sizes([name])).get(name) != segment.bytes:
+        if not _is_listed(segment, sizes):
             return False
-        async with self._target.get(name, segment.bytes) as path:
+        async with self._target.get(segment.file_name, segment.bytes) as path:
             reader = SegmentReader(path, self._store.mesh_id, segment)
             try:
                 await asyncio.to_thread(reader.check_file)
             except ArchiveFailed:
                 return False
+        self.note_stored(segment)
         return True
+
+
+def missing_error(missing: RecordedSegment) -> ArchiveFailed:
+    """Return the error about a segment that the archive does not have."""
+    segment, entry = missing.segment, missing.entry
+    return ArchiveFailed(
+        f"the archive does not have segment {segment.number} as the log records it: "
+        f"{segment.file_name}, op {entry.op_id} of {entry.node_id}",
+        hint="restore the file from a copy; if a node has lied, the owner runs "
+        f"`vox-mesh oplog archive --void {segment.number}`",
+    )
+
+
+def _is_listed(segment: Segment, sizes: Mapping[str, int]) -> bool:
+    return sizes.get(segment.file_name) == segment.bytes
