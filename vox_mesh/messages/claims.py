@@ -267,7 +267,7 @@ class Claims:
         return self._judge(messages, verdicts)
 
     async def write_acks(self) -> None:
-        """Write the queued acks. If this is cancelled, those that are not settled stay queued."""
+        """Write the queued acks. If this is cancelled, unsettled ones stay queued."""
         acks = self.acks.take()
         try:
             late = [each for each in acks if self.left_s(each.message) <= 0]  # these can't be spooled

@@ -130,7 +130,7 @@ class Settlement:
             self._run_in_background(self._lose(lost))
 
     async def close(self) -> None:
-        """Wait until all acks are settled. After some time, give up those that are not."""
+        """Wait until all acks are settled. After some time, give up the others."""
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._claims.acks.wait_until_settled()
