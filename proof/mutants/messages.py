@@ -108,6 +108,34 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "ack-cancelled-for-room",
+        "a message whose ack is cancelled while it waits for room is neither acknowledged nor released",
+        (
+            Code(
+                "vox_mesh.messages.settlement:Settlement.ack_in_loops",
+                "await queue.wait_for_room()",
+                "for each in messages:\n"
+                "            self._loop_of(each).mark_settled(each)\n"
+                "        await queue.wait_for_room()",
+            ),
+        ),
+        ("test_a_message_whose_ack_was_cancelled_while_it_waited_for_room_is_released",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ack-writer-not-restarted",
+        "acks that are queued when their writer is cancelled are never written",
+        (
+            Code(
+                "vox_mesh.messages.ack_queue:AckQueue._end_writing",
+                "if self._queued:",
+                "if self._queued is None:",
+            ),
+        ),
+        ("test_acks_whose_writer_was_cancelled_are_written_nevertheless",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from vox_mesh.messages.ack_queue import AckQueue
 from vox_mesh.messages.consumer import Consumer
-from vox_mesh.messages.inboxes import LocalInboxes, RunInBackground
+from vox_mesh.messages.inboxes import LocalInboxes
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.messages.wakeups import Wakeups
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import LogScope, detached_context, message_scope
+from vox_mesh.store.background import RunInBackground
 
 _CLOSE_TIMEOUT_S: Final = 10.0
 """How long the end of a loop waits for its queued acks."""

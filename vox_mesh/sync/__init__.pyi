@@ -8,9 +8,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Container,
-    Coroutine,
     Generator,
-    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -70,8 +68,8 @@ from vox_mesh.locks.agent_locks import LockOwner
 from vox_mesh.locks.holding import Renew
 from vox_mesh.locks.leadership import Leader
 from vox_mesh.locks.sessions import LastsFor
-from vox_mesh.messages.ack_queue import AckVerdicts, QueuedAck
-from vox_mesh.messages.claims import ClaimStats, OpenLoop, Prospect
+from vox_mesh.messages.ack_queue import AckVerdicts, OpenLoop, QueuedAck
+from vox_mesh.messages.claims import ClaimStats, Prospect
 from vox_mesh.messages.drafts import DraftOptions
 from vox_mesh.messages.queries import MessageThread
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -170,6 +168,7 @@ from vox_mesh.runtime.retention.retention import PruneProgress
 from vox_mesh.runtime.retention.sizes import TableSize
 from vox_mesh.runtime.supervisor import Run
 from vox_mesh.settings import Settings
+from vox_mesh.store.background import RunInBackground
 from vox_mesh.store.engine import ShrinkingEngine
 from vox_mesh.store.engines.wal import WalStatus
 from vox_mesh.store.replica.replica import Progress, ReplicaStatus
@@ -1037,18 +1036,23 @@ class AckQueue:
     def connect(
         self,
         write: Callable[[], Awaitable[None]],
-        run_in_background: Callable[[Coroutine[None, None, None]], None],
+        run_in_background: RunInBackground,
         on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None],
     ) -> None: ...
     @property
     def under_way(self) -> int: ...
-    def add(self, acks: Sequence[QueuedAck], *, may_linger: bool) -> None: ...
+    @property
+    def is_full(self) -> bool: ...
+    def wait_for_room(self) -> None: ...
+    def add(self, messages: Iterable[tuple[Message, OpenLoop]], *, may_linger: bool) -> None: ...
+    def rest(self) -> None: ...
     def take(self) -> list[QueuedAck]: ...
     def put_back(self, acks: Sequence[QueuedAck]) -> None: ...
     def settle(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None: ...
-    def wait(self, in_loops: Container[Hashable]) -> bool: ...
+    def wait(self) -> bool: ...
     def wait_until_settled(self) -> None: ...
-    def raise_failure(self, consumer: Hashable) -> None: ...
+    def abandon(self, seconds: float) -> None: ...
+    def raise_failure(self, consumer: OpenLoop) -> None: ...
     def not_settled(self, seconds: float) -> NoAnswer: ...
 
 class Jobs:
