@@ -287,6 +287,39 @@ LOG_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "voided-while-deleted",
+        "a segment is declared void although its entries were let be deleted meanwhile",
+        (Sql("oplog", "refuse_unless_last_deletion", "WHERE ?3 IS NOT (", "WHERE ?3 = 0 AND ?3 IS NOT ("),),
+        ("test_a_segment_is_not_declared_void_whose_entries_are_deleted_meanwhile",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "deleted-while-voided",
+        "entries are deleted although their segment was declared void meanwhile",
+        (
+            Code(
+                "vox_mesh.runtime.archive.deletion:LogDeletion._record",
+                "self._segments.unless_last(found.last_op),",
+                "",
+            ),
+        ),
+        ("test_nothing_is_deleted_of_a_segment_that_is_declared_void_meanwhile",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "archived-segment-voided",
+        "a segment can be declared void that the archive has",
+        (
+            Code(
+                "vox_mesh.oplog.archive.false_segments:FalseSegments.void",
+                "if await self._is_valid(found[0]):",
+                "if not found[0]:",
+            ),
+        ),
+        ("test_a_segment_that_the_archive_has_is_not_declared_void",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "gap-believed",
         "a gap in a chain is believed that no op of the owner names",
         (

@@ -8,8 +8,15 @@ import pytest
 
 from tests.retention.test_archiving import archived, maintenance_of
 from tests.support.messages.messaging import NodeGroup
-from tests.support.oplog.deletions import archive_of, delete_archived, fill_archive, problems
-from vox_mesh import OpKind, Script
+from tests.support.oplog.deletions import (
+    archive_of,
+    delete_archived,
+    fill_archive,
+    problems,
+    register_notes,
+    void,
+)
+from vox_mesh import Script
 from vox_mesh.errors import ArchiveFailed, BadValue, NotKnown
 from vox_mesh.model.oplog.segment import ARCHIVE, NO_SEGMENT, Segment, void_payload
 from vox_mesh.model.oplog.verification import ChainReport
@@ -90,7 +97,7 @@ async def test_only_the_owner_declares_segments_void(crowd: NodeGroup, tmp_path:
     await liar.store.write(Script(op=Op(ARCHIVE, void_payload(op.op_id), signed=True)))
     assert await recorded(owner) == [first]
     with pytest.raises(BadValue, match="only the owner"):
-        await archive_of(liar, FolderTarget(folder)).false_segments.void(1)
+        await void(liar, FolderTarget(folder), 1)
 
 
 async def test_another_node_names_the_false_segment_and_the_owner_declares_it_void(
@@ -104,10 +111,10 @@ async def test_another_node_names_the_false_segment_and_the_owner_declares_it_vo
         with pytest.raises(ArchiveFailed, match="does not have segment 1") as failed:
             await maintenance_of(node, folder, 0.0).run_once()
         assert "--void" in (failed.value.hint or "")
-    claims = archive_of(owner, FolderTarget(folder)).false_segments
+    await owner.store.synced()
     with pytest.raises(NotKnown, match="segment 7"):
-        await claims.void(7)
-    assert (await claims.void(1)).sha256 == _FALSE
+        await void(owner, FolderTarget(folder), 7)
+    assert (await void(owner, FolderTarget(folder), 1)).sha256 == _FALSE
     await liar.store.synced()
     (first,) = await archived(liar, folder, interval_s=0.0)
     assert await recorded(owner) == [first]
@@ -129,21 +136,20 @@ async def test_an_archive_that_is_away_has_nothing_declared_void(crowd: NodeGrou
 
 async def test_a_segment_whose_entries_may_be_deleted_is_never_void(crowd: NodeGroup, tmp_path: Path) -> None:
     owner, other = await crowd.node("one"), await crowd.node("two")
-    owner.oplog.register(OpKind("note"))
+    register_notes(owner)
     target = FolderTarget(tmp_path / "archive")
     await fill_archive(owner, target)
     assert await delete_archived(owner, target) > 0
-    other.oplog.register(OpKind("note"))
+    register_notes(other)
     await other.store.synced()
     (second,) = await archive_of(other, target).run_once(0)
     await owner.store.synced()
     assert await delete_archived(owner, target) >= 0
-    claims = archive_of(owner, target).false_segments
     with pytest.raises(BadValue, match="may be deleted"):
-        await claims.void(1)
+        await void(owner, target, 1)
     (tmp_path / "archive" / second.file_name).unlink()
     with pytest.raises(ArchiveFailed, match="does not have segment 2"):
-        await claims.checked()
+        await archive_of(owner, target).false_segments.checked()
 
 
 @pytest.mark.parametrize("archiver", ["owner", "another"])

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from vox_mesh.errors import ArchiveFailed, BadValue, NotKnown
+from vox_mesh.errors import ArchiveFailed, BadValue, LockHeld, NotKnown, Refused
 from vox_mesh.model.oplog.segment import FILE_PREFIX, Segment
 from vox_mesh.nodes.identity import Identity
+from vox_mesh.oplog.archive.archived_log import ArchivedLog
+from vox_mesh.oplog.archive.deletion_ops import LastDeletion
 from vox_mesh.oplog.archive.segment_file import SegmentReader
-from vox_mesh.oplog.archive.segment_ops import RecordedSegment, RecordedSegments, SegmentOps
+from vox_mesh.oplog.archive.segment_ops import DELETED, RecordedSegment, RecordedSegments, SegmentOps
 from vox_mesh.oplog.trusted_keys import TrustedKeys
+from vox_mesh.store.script import Statement
 from vox_mesh.store.store import Store
-from vox_mesh.store.targets.target import FileTarget
+from vox_mesh.store.targets.target import FileTarget, FolderTarget
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +30,9 @@ _MAX_LOOKS: Final = 3
 
 _MAX_TRIES: Final = 10
 """How often false segments are declared void again that were recorded meanwhile."""
+
+Guard = Callable[[], Awaitable[Statement]]
+"""Returns the guard of a write: it fails unless this process still leads."""
 
 
 class FalseSegments:
@@ -72,8 +78,7 @@ class FalseSegments:
         sizes = await self._target.list_sizes(FILE_PREFIX)
         end = await self._last_stored(recorded, sizes)
         stored, rest = recorded[:end], recorded[end:]
-        if stored and rest and await self._are_false(rest):
-            await self._void(rest[0])  # and with it all that follow it
+        if stored and rest and await self._void_false(rest):
             rest = ()
         lost = (each for each in stored or rest if not _is_listed(each.segment, sizes))
         return next(lost, rest[0 if stored else -1] if rest else None)
@@ -94,49 +99,76 @@ class FalseSegments:
                 break
         return 0
 
-    async def _are_false(self, rest: Sequence[RecordedSegment]) -> bool:
-        """Return whether this process may declare void what follows the last segment of the archive."""
-        if not await self._is_owner() or not await self._may_be_void(rest[0]):
+    async def _void_false(self, rest: Sequence[RecordedSegment]) -> bool:
+        """Declare void what follows the last segment of the archive, if this process may; return whether."""
+        last = await self._trusted_keys.last_deletion()
+        if rest[0].segment.number <= last.segment or not await self._is_owner():
             return False
-        return not any([await self._trusted_keys.is_of_owner(each.entry) for each in rest])
+        if any([await self._trusted_keys.is_of_owner(each.entry) for each in rest]):
+            return False
+        return await self._void(rest[0], last)  # and with it all that follow it
 
-    async def void(self, number: int) -> Segment:
+    async def void(self, number: int, guard: Guard) -> RecordedSegment:
         """Declare a segment void, and with it all that follow it; only the owner may. Return the segment.
 
         Raises:
-            BadValue: This process does not act for the owner, or entries of the segment may be deleted.
+            BadValue: This process does not act for the owner, the archive has the segment, or its entries may
+                be deleted.
             NotKnown: The log records no such segment.
         """
         if not await self._is_owner():
             raise BadValue(
                 "nothing declared void: only the owner may", hint="`vox-mesh roles show` names the owner"
             )
-        found = [each for each in (await self._ops.read()).recorded if each.segment.number == number]
-        if not found:
-            hint = "run `vox-mesh oplog archive --list` to see the segments"
-            raise NotKnown(f"segment {number} not found", hint=hint)
-        if not await self._may_be_void(found[0]):
-            raise BadValue(
-                f"segment {number} can't be void: its entries may be deleted from the database",
-                hint="restore its file from a copy",
-            )
-        await self._void(found[0])
-        return found[0].segment
+        for _ in range(_MAX_TRIES):
+            found = [each for each in (await self._ops.read()).recorded if each.segment.number == number]
+            if not found:
+                hint = "run `vox-mesh oplog archive --list` to see the segments"
+                raise NotKnown(f"segment {number} not found", hint=hint)
+            last = await self._trusted_keys.last_deletion()
+            if number <= last.segment:
+                raise BadValue(
+                    f"segment {number} can't be void: its entries may be deleted from the database",
+                    hint="restore its file from a copy",
+                )
+            if await self._is_valid(found[0]):
+                raise BadValue(
+                    f"segment {number} can't be void: the archive has it as the log records it",
+                    hint="run `vox-mesh oplog verify --archive` to see which segment is false",
+                )
+            if await self._void(found[0], last, await guard()):
+                return found[0]
+        raise LockHeld("nothing declared void: entries are being deleted", hint="try again later")
 
-    async def _void(self, false: RecordedSegment) -> None:
-        await self._store.write(self._ops.void_script(false))
+    async def _void(self, false: RecordedSegment, last: LastDeletion, *guards: Statement) -> bool:
+        """Declare a segment void; return whether no deletion was recorded since the last one."""
+        try:
+            await self._store.write(self._ops.void_script(false, last.op_id, guards))
+        except Refused as refused:
+            if refused.reason != DELETED:
+                raise
+            return False
         number, entry = false.segment.number, false.entry
         _log.warning(
             "segment declared void, the archive does not have it: number=%d op_id=%s node_id=%s",
             *(number, entry.op_id, entry.node_id),
         )
+        return True
 
     async def _is_owner(self) -> bool:
         return await self._trusted_keys.may_own(self._identity.chain, self._identity.key.public)
 
-    async def _may_be_void(self, recorded: RecordedSegment) -> bool:
-        """Return whether the database has all entries of a segment and of the following ones."""
-        return await self._trusted_keys.last_deleted_segment() < recorded.segment.number
+    async def _is_valid(self, recorded: RecordedSegment) -> bool:
+        """Return whether the archive has a segment, signed by its archiver and as the database has it."""
+        segment = recorded.segment
+        if not _is_listed(segment, await self._target.sizes([segment.file_name])):
+            return False
+        async with self._target.get(segment.file_name, segment.bytes) as path:
+            try:
+                await ArchivedLog(self._store, FolderTarget(path.parent), [recorded]).check()
+            except ArchiveFailed:
+                return False
+        return True
 
     async def _is_stored(self, segment: Segment, sizes: Mapping[str, int]) -> bool:
         """Return whether the archive has the file of a segment. Raises `ArchiveFailed` if it can't say."""

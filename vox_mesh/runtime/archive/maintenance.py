@@ -15,12 +15,12 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
-from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.archive.false_segments import missing_error
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.runtime.archive.deletion import LEASE_S, OFFICE, LogDeletion
+from vox_mesh.runtime.archive.deletion import LogDeletion, may_delete
+from vox_mesh.runtime.archive.leading import LEASE_S, archive_leadership
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.schema.statements import named
@@ -62,9 +62,7 @@ class ArchiveMaintenance:
         self._chance = chance
         self._interval_ms = round(settings.archive_interval * 1_000)
         self._checkpoint = CheckpointFile(settings)
-        self._leadership = Leadership(
-            OFFICE, mesh.store, mesh.locks, mesh.clock, monotonic, log_level=logging.DEBUG
-        )
+        self._leadership = archive_leadership(mesh, monotonic)
         self.fault = ""
         """Why the last pass of this node failed, or which file the archive lacks."""
 
@@ -134,8 +132,8 @@ class ArchiveMaintenance:
 
         An archive that has lost a file may lose others, so nothing is deleted then.
         """
-        deletion = LogDeletion(self._mesh, target, self._guard)
-        if self._settings.archive_keep is not None and await deletion.may_delete():
+        if self._settings.archive_keep is not None and await may_delete(self._mesh):
+            deletion = LogDeletion(self._mesh, target, self._guard)
             await deletion.run_once(round(self._settings.archive_keep * 1_000))
 
     async def _guard(self) -> Statement:
