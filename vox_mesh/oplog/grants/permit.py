@@ -119,7 +119,7 @@ def grant_guard(mesh: tuple[str, str], agent: str, node_id: str, grant_id: str |
 
 @cache
 def ungranted(sql: str) -> str:
-    """Return a statement that asks for a grant as it is for an agent that names none.
+    """Return the form of a statement that checks grants for an agent that names none.
 
     It does the same, and a server, which compiles each statement again, does that in half the time.
     """
