@@ -21,6 +21,13 @@ INSERT INTO retention_progress (
 VALUES (?1, ?2, ?3, 0, ?4, 0, 0, NOW_MS, NOW_MS)
 ON CONFLICT DO UPDATE SET pruned = pruned + ?4, attempted_ms = NOW_MS
 
+-- name: replace
+-- ?3: the subject, ?4: its value.
+INSERT INTO retention_progress (
+    scope_id, repository_id, subject, position, pruned, needed, needed_so_far, attempted_ms, completed_ms)
+VALUES (?1, ?2, ?3, 0, ?4, 0, 0, NOW_MS, NOW_MS)
+ON CONFLICT DO UPDATE SET pruned = ?4, attempted_ms = NOW_MS, completed_ms = NOW_MS
+
 -- name: end_pass
 UPDATE retention_progress SET completed_ms = NOW_MS WHERE OF_MESH AND subject = 'archive'
 

@@ -319,6 +319,13 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT (
     WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'ArchiveSegment' AND accepted = 1 ORDER BY id DESC LIMIT 1
 )
 
+-- name: refuse_unless_last_deletion
+-- The op ?3 was the last one about deletions; NULL: there is none.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE ?3 IS NOT (
+    SELECT op_id FROM agent_oplog INDEXED BY agent_oplog_of_deletions
+    WHERE scope_id = ?1 AND repository_id = ?2 AND kind = 'DeleteArchived' AND accepted = 1 ORDER BY id DESC LIMIT 1
+)
+
 -- name: refuse_unless_entry
 -- The entry ?3 is still that of the op ?4: the database may have been rolled back since it was read.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT EXISTS (

@@ -108,6 +108,60 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "ack-cancelled-for-room",
+        "a message whose ack is cancelled while it waits for room is neither acknowledged nor released",
+        (
+            Code(
+                "vox_mesh.messages.settlement:Settlement.ack_in_loops",
+                "await queue.wait_for_room()",
+                "for each in messages:\n"
+                "            self._loop_of(each).mark_settled(each)\n"
+                "        await queue.wait_for_room()",
+            ),
+        ),
+        ("test_a_message_whose_ack_was_cancelled_while_it_waited_for_room_is_released",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ack-writer-not-restarted",
+        "acks that are queued when their writer is cancelled are never written",
+        (
+            Code(
+                "vox_mesh.messages.ack_queue:AckQueue._end_writing",
+                "if self._queued:",
+                "if self._queued is None:",
+            ),
+        ),
+        ("test_acks_whose_writer_was_cancelled_are_written_nevertheless",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ack-failure-dropped",
+        "a blocking loop that is left by `break` forgets the failure of its ack",
+        (
+            Code(
+                "vox_mesh.messages.receive_loops:ReceiveLoop.aclose_dropped",
+                "is_dropped=True",
+                "is_dropped=False",
+            ),
+        ),
+        ("test_a_blocking_loop_that_is_left_leaves_the_failure_of_an_ack_to_waiting_for_it",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ack-failures-full",
+        "while old failures of acks are kept, new ones are forgotten",
+        (
+            Code(
+                "vox_mesh.messages.ack_queue:AckQueue._keep_failure",
+                "ended = next((each for each in self._failures if not each.is_open), None)",
+                "return",
+            ),
+        ),
+        ("test_an_ack_that_fails_is_raised_however_many_failures_of_ended_loops_are_kept",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (

@@ -248,6 +248,32 @@ LOG_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "false-segment-built-upon",
+        "the next segment follows the last recorded one, also if the archive does not have it",
+        (
+            Code(
+                "vox_mesh.oplog.archive.log_archive:LogArchive._archive_next",
+                "await self.false_segments.checked()",
+                "await self._ops.read()",
+            ),
+        ),
+        ("test_a_false_segment_recorded_while_the_log_is_verified_is_not_built_upon",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "lost-segment-unnoticed",
+        "a pass of archiving does not notice that the archive has lost an older file",
+        (
+            Code(
+                "vox_mesh.oplog.archive.false_segments:FalseSegments.first_missing",
+                "for each in stored or rest if not",
+                "for each in rest if not",
+            ),
+        ),
+        ("test_a_pass_names_the_first_segment_that_the_archive_has_lost",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "segment-voided-by-anyone",
         "any node can declare a segment void",
         (
@@ -258,6 +284,39 @@ LOG_PLANTS: Final = (
             ),
         ),
         ("test_only_the_owner_declares_segments_void",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "voided-while-deleted",
+        "a segment is declared void although its entries were let be deleted meanwhile",
+        (Sql("oplog", "refuse_unless_last_deletion", "WHERE ?3 IS NOT (", "WHERE ?3 = 0 AND ?3 IS NOT ("),),
+        ("test_a_segment_is_not_declared_void_whose_entries_are_deleted_meanwhile",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "deleted-while-voided",
+        "entries are deleted although their segment was declared void meanwhile",
+        (
+            Code(
+                "vox_mesh.runtime.archive.deletion:LogDeletion._record",
+                "self._segments.unless_last(found.last_op),",
+                "",
+            ),
+        ),
+        ("test_nothing_is_deleted_of_a_segment_that_is_declared_void_meanwhile",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "archived-segment-voided",
+        "a segment can be declared void that the archive has",
+        (
+            Code(
+                "vox_mesh.oplog.archive.false_segments:FalseSegments.void",
+                "if await self._is_valid(found[0]):",
+                "if not found[0]:",
+            ),
+        ),
+        ("test_a_segment_that_the_archive_has_is_not_declared_void",),
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(

@@ -68,6 +68,7 @@ _LABELS: Final[dict[str, set[str]]] = {
     "vox_archive_segments": set(),
     "vox_archive_bytes": set(),
     "vox_archive_pass_age_seconds": set(),
+    "vox_archive_missing_segment": set(),
     "vox_write_buffer_depth": set(),
     "vox_write_batch_scripts": set(),
     "vox_writes_total": set(),

@@ -77,6 +77,7 @@ async def test_the_page_describes_all_that_a_node_tells_and_nothing_else(
     empty = {family.name for family in now.families if not family.samples}
     of_others = {"vox_wal_bytes", "vox_wal_held_bytes", "vox_bar_utilisation_ratio"}
     of_others |= {"vox_archive_pass_age_seconds", "vox_archive_bytes", "vox_archive_segments"}
+    of_others |= {"vox_archive_missing_segment"}
     assert empty == of_others, "these are of the file home, and of nodes with workers or archives"
     assert document(now) == {**described(), "vox_bar_utilisation_ratio": ("gauge", set())}
     assert now.get("vox_replica_state", state="in_touch") == 1

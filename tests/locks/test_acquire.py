@@ -308,7 +308,7 @@ async def test_an_error_that_leaves_the_outcome_open_leaves_no_lock_behind(there
             assert not isinstance(error.value, LockHeld | StaleFence)
             mesh.store._timeout = 30.0
             there.gate.release()
-            await asyncio.gather(*mesh.locks._acquirer._background)
+            await asyncio.gather(*mesh.locks._acquirer._background.running)
             assert await is_free(mesh, keys)
 
 

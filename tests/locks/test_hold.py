@@ -209,7 +209,7 @@ async def test_of_nested_holds_the_lost_one_is_reported_and_the_other_let_go_of(
 
     with pytest.raises(LockLost, match="outer"):
         await _losing(mesh, within, "outer")
-    await asyncio.gather(*mesh.locks._acquirer._background)  # what was cancelled goes on in the background
+    await mesh.locks._acquirer._background.wait()  # what was cancelled goes on in the background
     assert await held_keys(mesh) == []
     async with mesh.locks.hold("outer") as outer:
         with pytest.raises(LockLost, match="inner"):

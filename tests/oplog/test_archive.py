@@ -17,13 +17,14 @@ from tests.support.oplog.tampering import Intruder
 from tools.homes import FILE
 from vox_mesh import Mesh
 from vox_mesh.errors import ArchiveFailed, BadSettings
-from vox_mesh.model.oplog.segment import ARCHIVE
+from vox_mesh.model.oplog.segment import ARCHIVE, FILE_PREFIX
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.store.script import Op, Script
 from vox_mesh.store.targets.aws_signature import Credentials
+from vox_mesh.store.targets.bucket_listing import read_listing
 from vox_mesh.store.targets.s3_target import S3Target
 from vox_mesh.store.targets.target import FileTarget, FolderTarget
 
@@ -244,6 +245,43 @@ async def test_segments_are_kept_in_a_bucket(node: MeshNode) -> None:
         (fault,) = await faults(node, target)
         assert "404" in fault
         assert bucket.refused == 0
+
+
+async def test_the_recorded_segments_are_compared_with_one_listing_of_a_bucket(node: MeshNode) -> None:
+    async with open_bucket() as bucket:
+        target = S3Target(bucket.url, Credentials(KEY_ID, SECRET, "eu-central-1"))
+        segments = await archive_of(node, target).run_once(0, max_entries=3)
+        assert len(segments) > 3
+        bucket.objects["/a%20bucket/mesh2/segment-1"] = bucket.objects["/a%20bucket/backup"] = b"another"
+        bucket.requests.clear()
+        assert await archive_of(node, target).false_segments.first_missing() is None
+        newest = f"/a%20bucket/mesh/{segments[-1].file_name}"
+        assert bucket.requests == ["GET /a%20bucket", f"GET {newest}"]
+        del bucket.objects[f"/a%20bucket/mesh/{segments[1].file_name}"]
+        missing = await archive_of(node, target).false_segments.first_missing()
+        assert missing is not None
+        assert missing.segment == segments[1]
+        bucket.page_size = 2
+        sizes = await target.list_sizes(FILE_PREFIX)
+        assert sizes == {each.file_name: each.bytes for each in segments if each != segments[1]}
+        assert bucket.refused == 0
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "<html>", "<a/>", '<!DOCTYPE a [<!ENTITY b "c">]><a><IsTruncated>&b;</IsTruncated></a>']
+)
+def test_what_is_no_listing_of_a_bucket_is_refused(answer: str) -> None:
+    with pytest.raises(ArchiveFailed, match="does not list the bucket"):
+        read_listing(answer.encode())
+
+
+async def test_a_folder_lists_the_files_with_a_prefix(tmp_path: Path) -> None:
+    target = FolderTarget(tmp_path / "archive")
+    assert await target.list_sizes(FILE_PREFIX) == {}
+    (tmp_path / "archive" / "segment-folder").mkdir(parents=True)
+    (tmp_path / "archive" / "segment-1").write_bytes(b"abc")
+    (tmp_path / "archive" / "other").write_bytes(b"abc")
+    assert await target.list_sizes(FILE_PREFIX) == {"segment-1": 3}
 
 
 async def test_a_bucket_that_refuses_the_key_leaves_nothing_recorded(node: MeshNode) -> None:

@@ -42,6 +42,7 @@ from vox_mesh.locks.scripts import (
 from vox_mesh.locks.wait_queue import LockQueue, Waiter
 from vox_mesh.model.locks.records import Lock
 from vox_mesh.nodes.clock import MeshClock
+from vox_mesh.store.background import BackgroundTasks
 from vox_mesh.store.rows import Row
 from vox_mesh.store.script import Outcome, Script, Statement, Verdict
 from vox_mesh.store.store import Store
@@ -65,7 +66,7 @@ class LockAcquirer:
         self._monotonic = monotonic
         self._patterns = PatternRegistry(store, monotonic)
         self._queue = LockQueue(store, clock, self._serve)
-        self._background: set[asyncio.Task[object]] = set()
+        self._background = BackgroundTasks("lock-leaving", store.faults)
 
     async def acquire(self, request: LockRequest, *, wait: float) -> Lock:
         """Acquire the keys of a request, or raise `LockHeld`, after up to `wait` seconds."""
@@ -307,10 +308,7 @@ class LockAcquirer:
 
     def run_in_background(self, leaving: Coroutine[None, None, object]) -> None:
         """Release or withdraw something in a task of its own; `close` waits for it."""
-        absorbed = self._store.faults.absorb("lock-leaving", leaving)
-        task = asyncio.create_task(absorbed, name="vox-mesh-lock-leaving")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(leaving)
 
     async def stop_waiting(self) -> None:
         """Fail all waiters, which withdraw their requests."""
@@ -318,8 +316,8 @@ class LockAcquirer:
 
     async def close(self) -> None:
         """Wait for all that was released or withdrawn in the background."""
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        while self._background.running:
+            await self._background.wait()
 
 
 def _raise_if_overflow(error: BadStatement) -> None:

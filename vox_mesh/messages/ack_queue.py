@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine, Hashable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import count
+from typing import Final, NamedTuple, Protocol
 
 from vox_mesh.errors import MeshError, NoAnswer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import detached_context
+from vox_mesh.store.background import RunInBackground
 
 MAX_UNDER_WAY: Final = 256
 """How many acks may be under way in a process; callers wait for room for more."""
@@ -23,11 +25,27 @@ _MAX_LINGERING: Final = 128
 _MAX_FAILURES: Final = 64
 
 
-class QueuedAck(NamedTuple):
-    """An acknowledged message, and the consumer that handed it out."""
+class OpenLoop(Hashable, Protocol):
+    """The consumer of a loop, which hands out messages."""
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether the loop has not ended."""
+
+    @property
+    def has_prefetched(self) -> bool:
+        """Return whether messages are in hand that were not handed out yet."""
+
+    def mark_settled(self, message: Message) -> bool:
+        """Note that a message is settled. Return whether it was in progress here."""
+
+
+class QueuedAck(NamedTuple):
+    """An acknowledged message, and the consumer that handed it out. Acks are numbered as they are queued."""
+
+    number: int
     message: Message
-    consumer: Hashable
+    consumer: OpenLoop
 
 
 class AckVerdicts(NamedTuple):
@@ -48,21 +66,23 @@ class AckQueue:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._queued: list[QueuedAck] = []
-        self._added = self._settled = 0
-        self._failures: dict[Hashable, MeshError] = {}
+        self._numbers = count()
+        self._under_way: dict[int, QueuedAck] = {}  # queued or being written, by their numbers
+        self._failures: dict[OpenLoop, MeshError] = {}
         self._progress = asyncio.Event()
         self._is_begun = False
         self._is_recorded = True
         self._rested_at = monotonic()
         self._lingering: asyncio.TimerHandle | None = None
         self._write: Callable[[], Awaitable[None]] | None = None
-        self._run: Callable[[Coroutine[None, None, None]], None] | None = None
+        self._run: RunInBackground | None = None
+        self._writer: asyncio.Task[None] | None = None
         self._on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None] | None = None
 
     def connect(
         self,
         write: Callable[[], Awaitable[None]],
-        run_in_background: Callable[[Coroutine[None, None, None]], None],
+        run_in_background: RunInBackground,
         on_settled: Callable[[Sequence[QueuedAck], AckVerdicts], None],
     ) -> None:
         """Set what writes the queued acks, what runs that, and what is called when acks are settled."""
@@ -71,19 +91,32 @@ class AckQueue:
     @property
     def under_way(self) -> int:
         """Return how many acks are queued or being written."""
-        return self._added - self._settled
+        return len(self._under_way)
 
-    async def add(self, acks: Sequence[QueuedAck], *, may_linger: bool) -> None:
-        """Queue acks. Waits only for room, or to let other tasks run."""
-        while self.under_way >= MAX_UNDER_WAY:
+    @property
+    def is_full(self) -> bool:
+        """Return whether to wait for room before more acks are queued."""
+        return len(self._under_way) >= MAX_UNDER_WAY
+
+    async def wait_for_room(self) -> None:
+        """Wait until there is room. What may be queued is decided afterwards, and without a pause."""
+        while self.is_full:
             self._begin()
             await self._wait_for_progress()
-        self._queued += acks
-        self._added += len(acks)
+
+    def add(self, messages: Iterable[tuple[Message, OpenLoop]], *, may_linger: bool) -> None:
+        """Queue the acks of messages, each with the consumer that handed it out."""
+        for message, consumer in messages:
+            ack = QueuedAck(next(self._numbers), message, consumer)
+            self._under_way[ack.number] = ack
+            self._queued.append(ack)
         if may_linger and len(self._queued) < _MAX_LINGERING:
             self._begin_later()
         else:
             self._begin()
+
+    async def rest(self) -> None:
+        """Let other tasks run, if the callers have not paused for a while."""
         now = self._monotonic()
         if now - self._rested_at > _SLICE_S:
             await asyncio.sleep(0)
@@ -92,28 +125,37 @@ class AckQueue:
     # --- writing ---------------------------------------------------------------------------------
 
     def take(self) -> list[QueuedAck]:
-        """Remove the queued acks, to write them now; then call `settle` or `put_back`."""
+        """Remove the queued acks, to write them now. Call `settle` for the written ones, then `put_back`."""
         self._stop_lingering()
         taken, self._queued = self._queued, []
         return taken
 
     def put_back(self, acks: Sequence[QueuedAck]) -> None:
-        """Queue acks again, before the others: the request that had taken them failed."""
-        if acks:
-            self._queued[:0] = acks
+        """Queue those of the taken acks again that are not settled, before the others."""
+        unsettled = [each for each in acks if each.number in self._under_way]
+        if unsettled:
+            self._queued[:0] = unsettled
             self._begin()
 
     def settle(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
         """Record the outcome of acks that were written."""
-        for message, consumer in acks:
+        acks = [each for each in acks if self._under_way.pop(each.number, None) is not None]
+        for _, message, consumer in acks:
             error = verdicts.failures.get(message.message_uuid)
-            if error is not None and len(self._failures) < _MAX_FAILURES:
-                self._failures.setdefault(consumer, error)
-        self._settled += len(acks)
+            if error is not None and consumer not in self._failures:
+                self._keep_failure(consumer, error)
         self._is_recorded = self._is_recorded and not (verdicts.failures or verdicts.spooled)
         self._progress.set()
         if self._on_settled is not None:
             self._on_settled(acks, verdicts)
+
+    def _keep_failure(self, consumer: OpenLoop, error: MeshError) -> None:
+        """Keep a failure until it is raised, in place of the oldest of an ended loop if too many are kept."""
+        if len(self._failures) >= _MAX_FAILURES:
+            ended = next((each for each in self._failures if not each.is_open), None)
+            if ended is not None:
+                del self._failures[ended]
+        self._failures[consumer] = error
 
     def _begin(self) -> None:
         if not self._is_begun and self._run is not None:
@@ -133,40 +175,57 @@ class AckQueue:
 
     def _start(self) -> None:
         if self._queued and self._run is not None:
-            self._run(self._write_all())
+            self._writer = self._run(self._write_all())
+            self._writer.add_done_callback(self._end_writing)
         else:  # a claim has taken them
             self._is_begun = False
 
     async def _write_all(self) -> None:
-        try:
-            while self._queued and self._write is not None:
-                await self._write()
-        finally:
-            self._is_begun = False
+        while self._queued and self._write is not None:
+            await self._write()
+
+    def _end_writing(self, _: asyncio.Task[None]) -> None:
+        """Begin again if acks are queued: the task may have been cancelled, even before it started."""
+        self._writer = None
+        self._is_begun = False
+        if self._queued:
+            self._begin()
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    async def wait(self, in_loops: Container[Hashable]) -> bool:
-        """Wait until the acks added so far are settled. Raise a failure, unless one of these will raise it.
+    async def wait(self) -> bool:
+        """Wait until the acks added so far are settled. Raise a failure, unless an open loop will raise it.
 
         Return whether the database has recorded all since the last call.
         """
         await self.wait_until_settled()
         is_recorded, self._is_recorded = self._is_recorded, True
         for consumer in list(self._failures):
-            if consumer not in in_loops:
+            if not consumer.is_open:
                 self.raise_failure(consumer)
         return is_recorded
 
     async def wait_until_settled(self) -> None:
         """Wait until the acks added so far are settled, successful or not."""
-        added = self._added
+        awaited = set(self._under_way)
         if self._queued:
             self._begin()
-        while self._settled < added:
+        while not awaited.isdisjoint(self._under_way):
             await self._wait_for_progress()
 
-    def raise_failure(self, consumer: Hashable) -> None:
+    def abandon(self, seconds: float) -> None:
+        """Settle all acks as not answered in this time. Their messages are redelivered."""
+        self.take()
+        if self._writer is not None:
+            self._writer.cancel()
+        acks = list(self._under_way.values())
+        error = NoAnswer(
+            f"ack not recorded within {seconds:g} s, when the mesh was closed",
+            hint="receive its message again: it is redelivered",
+        )
+        self.settle(acks, AckVerdicts({each.message.message_uuid: error for each in acks}))
+
+    def raise_failure(self, consumer: OpenLoop) -> None:
         """Raise the failure of an ack for a message that this consumer has handed out, if there is one."""
         if self._failures and (error := self._failures.pop(consumer, None)) is not None:
             raise error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue, MeshError, NotHolder, Refused, Unreachable
-from vox_mesh.messages.ack_queue import AckQueue, AckVerdicts, QueuedAck
+from vox_mesh.messages.ack_queue import AckQueue, AckVerdicts, OpenLoop, QueuedAck
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.scripts import (
     ack_on_arrival_script,
@@ -57,21 +57,6 @@ class Prospect(NamedTuple):
     is_free: bool
     next_ms: int | None = None
     only: str | None = None
-
-
-class OpenLoop(Hashable, Protocol):
-    """The consumer of a loop, which hands out messages."""
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the loop has not ended."""
-
-    @property
-    def has_prefetched(self) -> bool:
-        """Return whether messages are in hand that were not handed out yet."""
-
-    def mark_settled(self, message: Message) -> bool:
-        """Note that a message is settled. Return whether it was in progress here."""
 
 
 class HandedOut(NamedTuple):
@@ -282,20 +267,21 @@ class Claims:
         return self._judge(messages, verdicts)
 
     async def write_acks(self) -> None:
-        """Write the queued acks."""
+        """Write the queued acks. If this is cancelled, unsettled ones stay queued."""
         acks = self.acks.take()
-        late = [each for each in acks if self.left_s(each.message) <= 0]  # these can't be spooled
-        await self._write_queued([each for each in acks if each not in late] if late else acks)
-        await self._write_queued(late)
+        try:
+            late = [each for each in acks if self.left_s(each.message) <= 0]  # these can't be spooled
+            await self._write_queued([each for each in acks if each not in late] if late else acks)
+            await self._write_queued(late)
+        finally:
+            self.acks.put_back(acks)
 
     async def _write_queued(self, acks: Sequence[QueuedAck]) -> None:
         try:
             verdicts = await self._store.write_all([self._build_ack(each.message) for each in acks])
-        except MeshError as error:
-            self.acks.settle(acks, AckVerdicts({each.message.message_uuid: error for each in acks}))
-        except BaseException:
-            self.acks.put_back(acks)
-            raise
+        except Exception as error:  # also an unexpected one: what is put back is written again at once
+            fault = error if isinstance(error, MeshError) else MeshError(f"ack failed unexpectedly: {error}")
+            self.acks.settle(acks, AckVerdicts({each.message.message_uuid: fault for each in acks}))
         else:
             self._settle(acks, verdicts)
 
@@ -306,11 +292,10 @@ class Claims:
             verdicts = await self._store.write_all(
                 [*(self._build_ack(each.message) for each in acks), *scripts], timeout=timeout
             )
-        except BaseException:
+            if acks:
+                self._settle(acks, verdicts[: len(acks)])
+        finally:
             self.acks.put_back(acks)
-            raise
-        if acks:
-            self._settle(acks, verdicts[: len(acks)])
         return verdicts[len(acks) :]
 
     def _settle(self, acks: Sequence[QueuedAck], verdicts: Sequence[Verdict]) -> None:

@@ -7,7 +7,7 @@ roles are not leased: another node must be able to take over from a receiver tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -21,6 +21,7 @@ from vox_mesh.model.messages.records import Message
 from vox_mesh.model.nodes.liveness import DEAD_AFTER_TICKS
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.writer import OpLogWriter
+from vox_mesh.store.background import RunInBackground
 from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
@@ -212,10 +213,6 @@ class InboxLeases:
 
     def _script(self, name: str, names: Sequence[str]) -> Script:
         return Script(Statement(sql(name), (*self._mesh, json(names), self._node())))
-
-
-RunInBackground = Callable[[Coroutine[None, None, None]], None]
-"""Runs something that is finished before the messages are closed."""
 
 
 class InboxPoller:

@@ -16,7 +16,7 @@ The way of a message, a module for each step:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Unpack
 
@@ -69,6 +69,7 @@ from vox_mesh.oplog.grants.permits import Permits
 from vox_mesh.oplog.trusted_keys import TrustedKeys
 from vox_mesh.oplog.writer import OpLogWriter
 from vox_mesh.store.acting import refuse_unless_own
+from vox_mesh.store.background import BackgroundTasks
 from vox_mesh.store.script import new_key
 from vox_mesh.store.store import Store
 
@@ -99,7 +100,8 @@ class Messages:
         self._agent = agent
         self._on_agent = on_agent
         self._monotonic = monotonic
-        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks("inbox", store.faults)
+        run_in_background = self._background.start
         self._consumers: list[Consumer] = []
         self._permits = permits
         self.agent_signatures = AgentSignatures(store.mesh_id, known_agents)
@@ -114,9 +116,7 @@ class Messages:
         self.stats = self.claims.stats
         self.scopes: Sequence[str] = ()
         """The scopes of the directory: an agent of another one is addressed as `AGENT@SCOPE`."""
-        self._inboxes = LocalInboxes(
-            store, writer, clock, self.relay_buffer, self._run_in_background, monotonic
-        )
+        self._inboxes = LocalInboxes(store, writer, clock, self.relay_buffer, run_in_background, monotonic)
         self._leases = self._inboxes.leases
         self._wakeups = Wakeups(store, self.claims, clock, self.relay_buffer.kept_names)
         self._loops = ReceiveLoops(
@@ -125,15 +125,15 @@ class Messages:
             self._inboxes,
             self.relay_buffer,
             self.claims.acks,
-            self._run_in_background,
+            run_in_background,
         )
-        self._poller = InboxPoller(self.claims, self.relay_buffer, self._run_in_background, monotonic)
+        self._poller = InboxPoller(self.claims, self.relay_buffer, run_in_background, monotonic)
         self._settlement = Settlement(
             self.claims,
             self.relay_buffer,
             self._leases,
             self._consumers,
-            self._run_in_background,
+            run_in_background,
             monotonic,
         )
 
@@ -406,7 +406,7 @@ class Messages:
         Returns whether the database has recorded all since the last call. Raises the failure of one whose
         loop has ended without raising it; an open loop raises it at its next step.
         """
-        return await self.claims.acks.wait(self._consumers)
+        return await self.claims.acks.wait()
 
     async def nack(
         self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None
@@ -467,18 +467,13 @@ class Messages:
         """Stop relying on inbox leases: after a rollback the database may not know them."""
         self._leases.forget()
 
-    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(self._store.faults.absorb("inbox", work), name="vox-mesh-inbox")
-        self._background_tasks.add(task)
-        task.add_done_callback(self._background_tasks.discard)
-
     async def close(self) -> None:
         """Release all messages that are claimed or about to be."""
         for consumer in self._consumers:
-            self._run_in_background(consumer.close())
+            self._background.start(consumer.close())
         await self._wakeups.close()
         await self._settlement.close()
-        await asyncio.gather(*self._background_tasks, return_exceptions=True)
+        await self._background.wait()
         await self.claims.release_all(self.relay_buffer.holds.end_all())
         await self._inboxes.leave(self.relay_buffer.names)
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from vox_mesh.errors import MeshError, NotHolder
-from vox_mesh.messages.ack_queue import AckVerdicts, QueuedAck
+from vox_mesh.messages.ack_queue import AckVerdicts, OpenLoop, QueuedAck
 from vox_mesh.messages.claims import Claims, is_relayed
 from vox_mesh.messages.consumer import Consumer
 from vox_mesh.messages.inboxes import InboxLeases
 from vox_mesh.messages.relay_buffer import RelayBuffer
 from vox_mesh.model.messages.records import Message
 from vox_mesh.observability.log_context import forget_message
+from vox_mesh.store.background import RunInBackground
 from vox_mesh.store.engines.thread import to_the_end
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,9 @@ _log = logging.getLogger(__name__)
 _RETRY_DELAY_S: Final = 1.0
 _LEAST_LEFT_S: Final = 5.0
 """An ack is not queued if less than this is left of the lease: it might come too late."""
+
+_CLOSE_TIMEOUT_S: Final = 25.0
+"""How long the end of the mesh waits for acks: two requests with the usual deadline take less."""
 
 
 class Settlement:
@@ -33,7 +37,7 @@ class Settlement:
         relay_buffer: RelayBuffer,
         leases: InboxLeases,
         consumers: Sequence[Consumer],
-        run_in_background: Callable[[Coroutine[None, None, None]], None],
+        run_in_background: RunInBackground,
         monotonic: Callable[[], float],
     ) -> None:
         self._claims = claims
@@ -83,20 +87,28 @@ class Settlement:
         All others are waited for, and also the ack of a relayed message, and of one whose lease is nearly
         over. Return whether the database has recorded all.
         """
+        queue = self._claims.acks
+        if queue.is_full and any(self._loop_of(each) is not None for each in messages):
+            await queue.wait_for_room()
         others: list[Message] = []
-        acks: list[QueuedAck] = []
+        acks: list[tuple[Message, OpenLoop]] = []
         may_linger = True
-        for message in messages:
-            consumer = None if is_relayed(message) else self._claims.loop_of(message, _LEAST_LEFT_S)
+        for message in messages:  # no pause until all are queued: in any the caller may be cancelled
+            consumer = self._loop_of(message)
             if consumer is None or not consumer.mark_settled(message):
                 others.append(message)
                 continue
             forget_message(message)
-            acks.append(QueuedAck(message, consumer))
+            acks.append((message, consumer))
             may_linger = may_linger and consumer.has_prefetched
         if acks:
-            await self._claims.acks.add(acks, may_linger=may_linger)
+            queue.add(acks, may_linger=may_linger)
+            await queue.rest()
         return (not others or await self.ack(others)) and not acks
+
+    def _loop_of(self, message: Message) -> OpenLoop | None:
+        """Return the loop that has handed out a message, if its ack may be queued."""
+        return None if is_relayed(message) else self._claims.loop_of(message, _LEAST_LEFT_S)
 
     def _ended(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
         """Take in the outcome of queued acks."""
@@ -104,7 +116,7 @@ class Settlement:
             first = next(iter(verdicts.failures.values()))
             _log.warning("acks failed: count=%d first=%s", len(verdicts.failures), first.line)
         lost: list[Message] = []
-        for message, consumer in acks:
+        for _, message, consumer in acks:
             error = verdicts.failures.get(message.message_uuid)
             if error is None and message.message_uuid in verdicts.spooled:
                 self._relay_buffer.mark_done(message)
@@ -118,8 +130,12 @@ class Settlement:
             self._run_in_background(self._lose(lost))
 
     async def close(self) -> None:
-        """Wait until all acks are settled; each write has a deadline."""
-        await self._claims.acks.wait_until_settled()
+        """Wait until all acks are settled. After some time, give up the others."""
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._claims.acks.wait_until_settled()
+        except TimeoutError:
+            self._claims.acks.abandon(_CLOSE_TIMEOUT_S)
 
     async def nack(self, message: Message, retry_in: float | None, reason: str | None) -> None:
         """Reject a message: it is redelivered after `retry_in` seconds, by default longer each time."""

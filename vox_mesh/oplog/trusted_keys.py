@@ -18,7 +18,7 @@ from vox_mesh.model.oplog.authorship import is_authentic, opening_key
 from vox_mesh.model.oplog.chain import COMMANDS, LogEntry, node_of
 from vox_mesh.model.oplog.key_changes import ChainEnd, KeyChange, NodeKeys
 from vox_mesh.model.oplog.verification import REKEY, TRANSFER, ChainWitness, Key
-from vox_mesh.oplog.archive.deletion_ops import DeletionOps
+from vox_mesh.oplog.archive.deletion_ops import DeletionOps, LastDeletion
 from vox_mesh.oplog.closed_chains import ClosedChains
 from vox_mesh.oplog.ownership import Ownership
 from vox_mesh.oplog.pages import Pages
@@ -172,9 +172,9 @@ class TrustedKeys:
         """Return whether what this key signs next in this chain is an act of the owner."""
         return await self._ownership.may_act(chain, key)
 
-    async def last_deleted_segment(self) -> int:
-        """Return the last segment of which the database may lack entries; 0 if there is none."""
-        return max((each.deletion.segment for each in await self._deletions.read()), default=0)
+    async def last_deletion(self) -> LastDeletion:
+        """Return how far entries of the log may be deleted."""
+        return await self._deletions.last()
 
     def _keys(self, chain: str) -> list[Key]:
         return self._admissions.limit(chain, self._own_keys(chain))

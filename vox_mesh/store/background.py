@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 _log = logging.getLogger(__name__)
@@ -83,6 +83,32 @@ class BackgroundFaults:
                 pause_s = _MIN_PAUSE_S
             await self._sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+
+class BackgroundTasks:
+    """Short tasks of one service: their faults are absorbed, and its end waits for them."""
+
+    def __init__(self, name: str, faults: BackgroundFaults) -> None:
+        self._name = name
+        self._faults = faults
+        self.running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[None, None, object]) -> asyncio.Task[None]:
+        """Run something once, in a task of its own."""
+        name = f"vox-mesh-{self._name}"
+        task = asyncio.create_task(self._faults.absorb(self._name, work), name=name)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+        task.add_done_callback(lambda _: work.close())  # a task cancelled at once has never started it
+        return task
+
+    async def wait(self) -> None:
+        """Wait for the tasks that are running now."""
+        await asyncio.gather(*self.running, return_exceptions=True)
+
+
+RunInBackground = Callable[[Coroutine[None, None, object]], asyncio.Task[None]]
+"""Starts something that runs once, and returns its task."""
 
 
 def is_cancelled() -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.retention.test_jobs import done, keep_no_jobs
 from tests.support.messages.messaging import NodeGroup, write
-from tests.support.oplog.deletions import delete_archived, entries_of, fill_archive, problems
+from tests.support.oplog.deletions import delete_archived, entries_of, fill_archive, problems, register_notes
 from tests.support.oplog.exports import log_of_two_chains
 from vox_mesh import OpKind, Script
 from vox_mesh.errors import ArchiveFailed
@@ -88,7 +88,7 @@ async def test_a_node_that_is_not_the_owner_can_let_nothing_be_deleted(
     crowd: NodeGroup, tmp_path: Path
 ) -> None:
     owner, other = await crowd.node("one"), await crowd.node("two")
-    owner.oplog.register(OpKind("note"))
+    register_notes(owner)
     target = FolderTarget(tmp_path / "archive")
     await fill_archive(owner, target)
     await owner.store.synced()
@@ -108,7 +108,7 @@ async def test_a_node_that_is_not_the_owner_can_let_nothing_be_deleted(
 
 async def test_a_chain_that_is_put_among_deleted_entries_is_found(crowd: NodeGroup, tmp_path: Path) -> None:
     owner, other = await crowd.node("one"), await crowd.node("two")
-    owner.oplog.register(OpKind("note"))
+    register_notes(owner)
     target = FolderTarget(tmp_path / "archive")
     await fill_archive(owner, target)
     await owner.store.synced()
@@ -187,7 +187,7 @@ async def test_ops_of_a_job_whose_row_was_removed_stay(local: MeshNode, tmp_path
 
 async def test_ops_of_a_job_that_was_pruned_against_the_rules_stay(crowd: NodeGroup, tmp_path: Path) -> None:
     owner, other = await crowd.node("one"), await crowd.node("two")
-    owner.oplog.register(OpKind("note"))
+    register_notes(owner)
     job_id = await done(owner)
     await owner.store.synced()
     payload = canonical({"at_ms": other.clock.now_ms, "jobs": [{"job_id": job_id}]})
@@ -209,7 +209,7 @@ async def test_a_key_that_is_replaced_after_a_deletion_closes_the_whole_chain(
 ) -> None:
     owner, other = await crowd.node("one"), await crowd.node("two")
     for node in (owner, other):
-        node.oplog.register(OpKind("note"))
+        register_notes(node)
     for _ in range(4):
         for number in range(6):
             await other.oplog.append("note", {"n": number})

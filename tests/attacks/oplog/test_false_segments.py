@@ -8,11 +8,21 @@ import pytest
 
 from tests.retention.test_archiving import archived, maintenance_of
 from tests.support.messages.messaging import NodeGroup
-from tests.support.oplog.deletions import archive_of, delete_archived, fill_archive, problems
-from vox_mesh import OpKind, Script
+from tests.support.oplog.deletions import (
+    archive_of,
+    delete_archived,
+    fill_archive,
+    problems,
+    register_notes,
+    void,
+)
+from vox_mesh import Script
 from vox_mesh.errors import ArchiveFailed, BadValue, NotKnown
 from vox_mesh.model.oplog.segment import ARCHIVE, NO_SEGMENT, Segment, void_payload
+from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.census import take_census
+from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.store.script import Op
 from vox_mesh.store.targets.target import FolderTarget
@@ -36,6 +46,13 @@ async def plant(node: MeshNode, owner: MeshNode, times: int = 1) -> None:
         false = Segment(number + 1, after_id, last_id, 1, 1, _FALSE, previous, heads)
         await node.store.write(Script(op=Op(ARCHIVE, false.payload, signed=True)))
     await node.store.synced()
+
+
+async def missing_of(node: MeshNode) -> int:
+    """The number of the first missing segment, as metrics show it; 0 if there is none."""
+    await node.store.synced()
+    census = await take_census(node.store, node.clock, kinds=1, budgets=1, timeout=5.0)
+    return census.pruning["archive-missing"].pruned
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -80,7 +97,7 @@ async def test_only_the_owner_declares_segments_void(crowd: NodeGroup, tmp_path:
     await liar.store.write(Script(op=Op(ARCHIVE, void_payload(op.op_id), signed=True)))
     assert await recorded(owner) == [first]
     with pytest.raises(BadValue, match="only the owner"):
-        await archive_of(liar, FolderTarget(folder)).false_segments.void(1)
+        await void(liar, FolderTarget(folder), 1)
 
 
 async def test_another_node_names_the_false_segment_and_the_owner_declares_it_void(
@@ -94,10 +111,10 @@ async def test_another_node_names_the_false_segment_and_the_owner_declares_it_vo
         with pytest.raises(ArchiveFailed, match="does not have segment 1") as failed:
             await maintenance_of(node, folder, 0.0).run_once()
         assert "--void" in (failed.value.hint or "")
-    claims = archive_of(owner, FolderTarget(folder)).false_segments
+    await owner.store.synced()
     with pytest.raises(NotKnown, match="segment 7"):
-        await claims.void(7)
-    assert (await claims.void(1)).sha256 == _FALSE
+        await void(owner, FolderTarget(folder), 7)
+    assert (await void(owner, FolderTarget(folder), 1)).sha256 == _FALSE
     await liar.store.synced()
     (first,) = await archived(liar, folder, interval_s=0.0)
     assert await recorded(owner) == [first]
@@ -111,25 +128,102 @@ async def test_an_archive_that_is_away_has_nothing_declared_void(crowd: NodeGrou
     await other.store.synced()
     (second,) = await archived(other, folder, interval_s=0.0)
     folder.rename(tmp_path / "unmounted")
-    with pytest.raises(ArchiveFailed, match="does not have segment 2"):
+    await owner.store.synced()
+    with pytest.raises(ArchiveFailed, match="does not have segment 1"):
         await archived(owner, folder, interval_s=0.0)
     assert await recorded(owner) == [first, second]
 
 
 async def test_a_segment_whose_entries_may_be_deleted_is_never_void(crowd: NodeGroup, tmp_path: Path) -> None:
     owner, other = await crowd.node("one"), await crowd.node("two")
-    owner.oplog.register(OpKind("note"))
+    register_notes(owner)
     target = FolderTarget(tmp_path / "archive")
     await fill_archive(owner, target)
     assert await delete_archived(owner, target) > 0
-    other.oplog.register(OpKind("note"))
+    register_notes(other)
     await other.store.synced()
     (second,) = await archive_of(other, target).run_once(0)
     await owner.store.synced()
     assert await delete_archived(owner, target) >= 0
-    claims = archive_of(owner, target).false_segments
     with pytest.raises(BadValue, match="may be deleted"):
-        await claims.void(1)
+        await void(owner, target, 1)
     (tmp_path / "archive" / second.file_name).unlink()
     with pytest.raises(ArchiveFailed, match="does not have segment 2"):
-        await claims.check_newest()
+        await archive_of(owner, target).false_segments.checked()
+
+
+@pytest.mark.parametrize("archiver", ["owner", "another"])
+async def test_a_false_segment_recorded_while_the_log_is_verified_is_not_built_upon(
+    crowd: NodeGroup, tmp_path: Path, archiver: str
+) -> None:
+    owner, liar = await crowd.node("one"), await crowd.node("two")
+    node = owner if archiver == "owner" else await crowd.node("three")
+    folder = tmp_path / "archive"
+    (first,) = await archived(owner, folder)
+    await node.store.synced()
+    lies = iter([1])
+
+    async def verify() -> list[ChainReport]:
+        if next(lies, None):
+            await plant(liar, owner)
+        return []
+
+    parts = (node.store, node.identity, node.clock, node.trusted_keys)
+    archive = LogArchive(*parts, verify, FolderTarget(folder))
+    if node is owner:
+        (second,) = await archive.run_once(0)
+        assert (second.number, second.previous) == (2, first.sha256)
+        assert await recorded(liar) == [first, second]
+    else:
+        with pytest.raises(ArchiveFailed, match=r"does not have segment 2 .* op \S+ of two"):
+            await archive.run_once(0)
+        assert [each.number for each in await recorded(liar)] == [1, 2]
+
+
+async def test_false_segments_after_a_lost_one_are_void_and_the_lost_one_is_named(
+    crowd: NodeGroup, tmp_path: Path
+) -> None:
+    owner, liar = await crowd.node("one"), await crowd.node("two")
+    folder = tmp_path / "archive"
+    segments = [*await archived(owner, folder), *await archived(owner, folder, 0.0)]
+    (folder / segments[0].file_name).unlink()
+    await plant(liar, owner)
+    await owner.store.synced()
+
+    async def verify() -> list[ChainReport]:
+        return []
+
+    parts = (owner.store, owner.identity, owner.clock, owner.trusted_keys)
+    archive = LogArchive(*parts, verify, FolderTarget(folder))
+    (third,) = await archive.run_once(0)
+    assert await recorded(owner) == [*segments, third]
+    missing = await archive.false_segments.first_missing()
+    assert missing is not None
+    assert missing.segment == segments[0]
+
+
+async def test_a_pass_names_the_first_segment_that_the_archive_has_lost(
+    crowd: NodeGroup, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = await crowd.node("one")
+    folder = tmp_path / "archive"
+    segments = [*await archived(owner, folder), *await archived(owner, folder, 0.0)]
+    segments += await archived(owner, folder, 0.0)
+    lost = [folder / each.file_name for each in segments[:2]]
+    contents = [each.read_bytes() for each in lost]
+    for path in lost:
+        path.unlink()
+    turns = maintenance_of(owner, folder, 0.0)
+    owner.health.archive = turns
+    (fourth,) = await turns.run_once()  # archiving goes on: the file may be lost for good
+    assert fourth.number == 4
+    assert "does not have segment 1 " in caplog.text
+    (check,) = [each for each in owner.health.checks() if each.name == "archive"]
+    assert "does not have segment 1 " in check.detail
+    assert "--void 1" in check.detail
+    assert (await missing_of(owner)) == 1
+    for path, content in zip(lost, contents, strict=True):
+        path.write_bytes(content)
+    await turns.run_once()
+    assert turns.fault == ""
+    assert (await missing_of(owner)) == 0

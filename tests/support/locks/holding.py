@@ -63,7 +63,7 @@ async def put_off(mesh: Mesh, request_id: str) -> None:
 async def settled(mesh: Mesh) -> None:
     """Wait until all that was given up is taken back."""
     async with asyncio.timeout(PATIENCE_S):
-        while leaving := mesh.locks._acquirer._background:
+        while leaving := mesh.locks._acquirer._background.running:
             await asyncio.wait(leaving)
 
 

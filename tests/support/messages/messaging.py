@@ -100,7 +100,7 @@ async def take(mesh: Mesh, receiving: AsyncGenerator[Message, None], count: int)
 async def settled(mesh: Mesh) -> None:
     """Wait until what is done in the background, such as giving back, is done."""
     async with asyncio.timeout(PATIENCE_S):
-        while leaving := mesh.messages._background_tasks:
+        while leaving := mesh.messages._background.running:
             await asyncio.wait(leaving)
 
 

@@ -7,6 +7,8 @@ import hmac
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
+from urllib.parse import unquote
+from xml.sax.saxutils import escape
 
 from aiohttp import web
 
@@ -36,16 +38,21 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.refused = 0
         self.url = ""
+        self.requests: list[str] = []
+        self.page_size = 1_000
         self.missing_status = 404
         """AWS answers 403 to a key without the right to list the bucket."""
 
     async def answer(self, request: web.Request) -> web.Response:
         """Store or return an object, if the request is signed."""
         body = await request.read()
-        path = request.raw_path.partition("?")[0]
-        if not self._is_signed(request, path, body):
+        path, _, query = request.raw_path.partition("?")
+        self.requests.append(f"{request.method} {path}")
+        if not self._is_signed(request, path, query, body):
             self.refused += 1
             return web.Response(status=403, text="SignatureDoesNotMatch")
+        if request.method == "GET" and request.query.get("list-type") == "2":
+            return self._listing(path, request.query["prefix"], request.query.get("continuation-token", ""))
         if request.method == "PUT":
             self.objects[path] = body
             return web.Response()
@@ -55,14 +62,29 @@ class Bucket:
         found = self.objects.get(path)
         return web.Response(status=self.missing_status) if found is None else web.Response(body=found)
 
-    def _is_signed(self, request: web.Request, path: str, body: bytes) -> bool:
+    def _listing(self, bucket: str, prefix: str, after: str) -> web.Response:
+        keys = {unquote(path.removeprefix(f"{bucket}/")): len(body) for path, body in self.objects.items()}
+        left = sorted(key for key in keys if key.startswith(prefix) and key > after)
+        page = left[: self.page_size]
+        parts = [
+            f"<Contents><Key>{escape(key)}</Key><ETag>&quot;1&quot;</ETag><Size>{keys[key]}</Size></Contents>"
+            for key in page
+        ]
+        parts.append(f"<IsTruncated>{str(page != left).lower()}</IsTruncated>")
+        if page != left:
+            parts.append(f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>")
+        begin = '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        text = f'<?xml version="1.0" encoding="UTF-8"?>{begin}{"".join(parts)}</ListBucketResult>'
+        return web.Response(text=text, content_type="application/xml")
+
+    def _is_signed(self, request: web.Request, path: str, query: str, body: bytes) -> bool:
         headers = {name.lower(): value for name, value in request.headers.items()}
         algorithm, _, rest = headers.get("authorization", "").partition(" ")
         parts = dict(each.strip().split("=", 1) for each in rest.split(",") if "=" in each)
         key_id, _, scope = parts.get("Credential", "").partition("/")
         if algorithm != "AWS4-HMAC-SHA256" or key_id != KEY_ID or headers["x-amz-date"][:8] != scope[:8]:
             return False
-        made = signature_of(request.method, path, "", headers, parts["SignedHeaders"], scope)
+        made = signature_of(request.method, path, query, headers, parts["SignedHeaders"], scope)
         return (
             made == parts["Signature"] and hashlib.sha256(body).hexdigest() == headers["x-amz-content-sha256"]
         )

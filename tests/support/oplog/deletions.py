@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from vox_mesh import Mesh
+import time
+
+from vox_mesh import Mesh, OpKind
 from vox_mesh.model.oplog.chain import LogEntry
+from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.runtime.archive.deletion import LogDeletion
+from vox_mesh.runtime.archive.leading import void_segment
 from vox_mesh.store.script import Statement
 from vox_mesh.store.targets.target import FileTarget
 
 FREE = Statement("SELECT 1")
 """In place of a leader's guard."""
+
+
+def register_notes(node: MeshNode) -> None:
+    """Let a node append notes; in memory, all nodes know them."""
+    if not node.oplog.can_append("note"):
+        node.oplog.register(OpKind("note"))
 
 
 async def fill_archive(node: MeshNode, target: FileTarget, parts: int = 6) -> None:
@@ -35,6 +45,11 @@ async def delete_archived(mesh: Mesh, target: FileTarget) -> int:
         return FREE
 
     return await LogDeletion(mesh, target, guard).run_once(0)
+
+
+async def void(mesh: Mesh, target: FileTarget, number: int) -> Segment:
+    """Declare a segment void, as the command does."""
+    return (await void_segment(mesh, target, number, time.monotonic)).segment
 
 
 async def entries_of(mesh: Mesh) -> list[LogEntry]:

@@ -34,11 +34,13 @@ from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
+from vox_mesh.oplog.archive.false_segments import missing_error
 from vox_mesh.oplog.archive.log_archive import LogArchive
 from vox_mesh.oplog.archive.segment_ops import SegmentOps
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
 from vox_mesh.runtime.archive.deletion import delete_archived
+from vox_mesh.runtime.archive.leading import void_segment
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.targets.target import FileTarget
@@ -412,7 +414,8 @@ def archive(
     this old and that nothing needs: only the owner's node may.
 
     With --void, the owner declares that this segment and all after it are false: a node recorded them, and
-    no archive has them. Their entries are archived again.
+    no archive has them. Their entries are archived again. A segment that the archive has can't be void, nor
+    one whose entries may be deleted.
 
     \b
     Example:
@@ -429,8 +432,11 @@ def archive(
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         to_archive = LogArchive(*parts, lambda: mesh.oplog.verify(since=begun), archive_target(settings))
         if void is not None:
-            return [_segment(await to_archive.false_segments.void(void))]
-        await to_archive.false_segments.check_newest()
+            return [_segment((await void_segment(mesh, to_archive.target, void, time.monotonic)).segment)]
+        missing = await to_archive.false_segments.first_missing()
+        await to_archive.false_segments.checked()
+        if missing is not None:
+            click.echo(f"vox-mesh: {missing_error(missing).line}", err=True)
         done = await to_archive.run_once(round(age_s * 1_000))
         if delete_older_than is not None:
             keep_ms = round(delete_older_than * 1_000)

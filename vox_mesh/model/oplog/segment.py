@@ -19,6 +19,9 @@ NO_SEGMENT: Final = "0" * 64
 MAX_ENTRIES: Final = 50_000
 """How many entries a segment has at most."""
 
+FILE_PREFIX: Final = "segment-"
+"""How the names of all files begin."""
+
 _VOID: Final = "void"
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _COUNTS: Final = ("number", "after_id", "last_id", "entries", "bytes")
@@ -50,7 +53,7 @@ class Segment(NamedTuple):
     @property
     def file_name(self) -> str:
         """Return the name of the file in the archive."""
-        return f"segment-{self.number:06d}-{self.sha256[:16]}.jsonl.gz"
+        return f"{FILE_PREFIX}{self.number:06d}-{self.sha256[:16]}.jsonl.gz"
 
     @property
     def end(self) -> tuple[int, int, str]:

@@ -19,6 +19,16 @@ class RecordedDeletion(NamedTuple):
     entry: LogEntry
 
 
+class LastDeletion(NamedTuple):
+    """How far entries may be deleted."""
+
+    segment: int
+    """The last segment of which the database may lack entries; 0 if there is none."""
+
+    op_id: str | None
+    """The last op about deletions, also if it lets nothing be deleted."""
+
+
 class DeletionOps:
     """Read the ops about deletions. Only those count that an owner of the mesh has signed."""
 
@@ -28,7 +38,15 @@ class DeletionOps:
 
     async def read(self) -> list[RecordedDeletion]:
         """Return all deletions, in the order of their commits."""
+        return await self._count([entry async for entry in self._pages.deletions()])
+
+    async def last(self) -> LastDeletion:
+        """Return how far entries may be deleted."""
         entries = [entry async for entry in self._pages.deletions()]
+        segment = max((each.deletion.segment for each in await self._count(entries)), default=0)
+        return LastDeletion(segment, entries[-1].op_id if entries else None)
+
+    async def _count(self, entries: list[LogEntry]) -> list[RecordedDeletion]:
         if not entries:
             return []
         witness = await self._ownership.witness()  # after them: it knows the owners who signed them

@@ -93,8 +93,11 @@ class LogArchive:
                 )
 
     async def _archive_next(self, until_ms: int, max_entries: int) -> Segment | None:
-        """Archive the next segment; `None` if another process has done so, or if none is due."""
-        before = await self._ops.read()
+        """Archive the next segment; `None` if another process has done so, or if none is due.
+
+        It follows one that the archive has: what was recorded since the last look may be false.
+        """
+        before = await self.false_segments.checked()
         with tempfile.TemporaryDirectory(prefix="vox-mesh-archive-") as folder:
             path = Path(folder) / _DRAFT
             segment, last = await self._write(path, before.last, until_ms, max_entries)
@@ -105,6 +108,7 @@ class LogArchive:
         if not await self._record(segment, last.op_id, before):
             _log.info("segment archived by another process: number=%d", segment.number)
             return None
+        self.false_segments.note_stored(segment)
         _log.info("segment archived: number=%d entries=%d", segment.number, segment.entries)
         return segment
 
@@ -119,10 +123,7 @@ class LogArchive:
                     raise
             else:
                 return True
-            found = await self._ops.read()
-            if found.last != before.last:
-                await self.false_segments.check_newest()
-                found = await self._ops.read()
+            found = await self.false_segments.checked()
             if found.last != before.last:
                 break
         return False

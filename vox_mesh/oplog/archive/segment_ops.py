@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BadValue
@@ -19,6 +19,9 @@ TAKEN: Final = "segment_taken"
 
 LOST: Final = "entries_lost"
 """The refusal of a segment whose entries are not in the database any more."""
+
+DELETED: Final = "entries_deleted"
+"""The refusal of a void segment, if a deletion was recorded meanwhile."""
 
 _SQL: Final = named("oplog")
 
@@ -87,21 +90,28 @@ class SegmentOps:
         """
         mesh = self._store.mesh_id
         return Script(
-            Statement(
-                _SQL["refuse_unless_last_segment"],
-                (*mesh, before),
-                refusal=TAKEN,
-            ),
+            self.unless_last(before),
             Statement(_SQL["refuse_unless_entry"], (*mesh, segment.last_id, last_op), refusal=LOST),
             op=Op(ARCHIVE, segment.payload, signed=True),
         )
 
-    def void_script(self, recorded: RecordedSegment) -> Script:
-        """Return the script by which the owner declares that an op records no segment."""
-        op_id = recorded.entry.op_id
-        values = (*self._store.mesh_id, recorded.entry.id, op_id)
+    def unless_last(self, op_id: str | None) -> Statement:
+        """Return the guard that refuses a script if another op about segments was written since this one."""
+        return Statement(_SQL["refuse_unless_last_segment"], (*self._store.mesh_id, op_id), refusal=TAKEN)
+
+    def void_script(
+        self, recorded: RecordedSegment, last_deletion: str | None, guards: Iterable[Statement]
+    ) -> Script:
+        """Return the script by which the owner declares that an op records no segment.
+
+        It is refused if another op about deletions was written since the op `last_deletion`: entries of a
+        segment that does not count must not be deleted.
+        """
+        mesh, op_id = self._store.mesh_id, recorded.entry.op_id
         return Script(
-            Statement(_SQL["refuse_unless_entry"], values, refusal=LOST),
+            *guards,
+            Statement(_SQL["refuse_unless_last_deletion"], (*mesh, last_deletion), refusal=DELETED),
+            Statement(_SQL["refuse_unless_entry"], (*mesh, recorded.entry.id, op_id), refusal=LOST),
             op=Op(ARCHIVE, void_payload(op_id), signed=True),
         )
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from vox_mesh.errors import ArchiveFailed, BadValue, LockHeld
+from vox_mesh.errors import ArchiveFailed, BadValue, Refused
 from vox_mesh.jobs.rebuild import Rebuild
-from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.nodes.features import DELETIONS_KNOWN
 from vox_mesh.model.oplog.deletion import DELETE, DeletedEntries, Deletion
 from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.oplog.archive.archived_log import ArchivedLog
 from vox_mesh.oplog.archive.deletion_ops import RecordedDeletion
 from vox_mesh.oplog.archive.deletion_plan import DeletionPlanner
-from vox_mesh.oplog.archive.segment_ops import LOST, RecordedSegment, SegmentOps
+from vox_mesh.oplog.archive.false_segments import Guard
+from vox_mesh.oplog.archive.segment_ops import LOST, TAKEN, RecordedSegment, RecordedSegments, SegmentOps
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.pages import Pages
+from vox_mesh.runtime.archive.leading import LEASE_S, Monotonic, lead_archive
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement
 from vox_mesh.store.targets.target import FileTarget
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from vox_mesh.runtime.services import MeshServices
 
 _log = logging.getLogger(__name__)
-
-OFFICE: Final = "archive"
-"""The name of the leadership of who archives and deletes."""
-
-LEASE_S: Final = 600.0
 
 ENTRIES: Final = "log-entries"
 """The subject under which deleted entries are counted; its position is the last op that was carried out."""
@@ -49,8 +44,15 @@ _REST: Final = 3
 _MIN_REST_S: Final = 0.005
 _MAX_REST_S: Final = 1.0
 
-Guard = Callable[[], Awaitable[Statement]]
-"""Returns the guard of each write: it fails unless this process still leads."""
+_MAX_TRIES: Final = 10
+"""How often a deletion is recorded again after another op about segments was written."""
+
+
+async def may_delete(mesh: MeshServices) -> bool:
+    """Return whether this process acts for the owner, and all live nodes know deletions."""
+    author = mesh.identity
+    is_owner = await mesh.ownership.may_act(author.chain, author.key.public)
+    return is_owner and await mesh.features.is_known_to_all(DELETIONS_KNOWN)
 
 
 class LogDeletion:
@@ -62,12 +64,7 @@ class LogDeletion:
         self._target = target
         self._guard = guard
         self._pages = Pages(mesh.store)
-
-    async def may_delete(self) -> bool:
-        """Return whether this process acts for the owner, and all live nodes know deletions."""
-        author = self._mesh.identity
-        is_owner = await self._mesh.ownership.may_act(author.chain, author.key.public)
-        return is_owner and await self._mesh.features.is_known_to_all(DELETIONS_KNOWN)
+        self._segments = SegmentOps(mesh.store, mesh.trusted_keys)
 
     async def run_once(self, older_than_ms: int) -> int:
         """Delete what is archived and at least this old, and not needed. Return the number of entries.
@@ -79,17 +76,17 @@ class LogDeletion:
         """
         known = await self._mesh.roles.deletions.read()
         deleted = await self._carry_out(known)
-        while (segments := await self._next(known, older_than_ms)) is not None:
-            await self._record(known, segments)
+        while (due := await self._next(known, older_than_ms)) is not None:
+            await self._record(known, due)
             before, known = known, await self._mesh.roles.deletions.read()
             if len(known) == len(before):
                 break
             deleted += await self._carry_out(known[len(before) :])
         return deleted
 
-    async def _next(self, known: list[RecordedDeletion], older_than_ms: int) -> list[RecordedSegment] | None:
+    async def _next(self, known: list[RecordedDeletion], older_than_ms: int) -> RecordedSegments | None:
         """Return the segments that the next deletion covers; `None` if none is due."""
-        found = await SegmentOps(self._store, self._mesh.trusted_keys).read()
+        found = await self._segments.read()
         done = max((each.deletion.segment for each in known), default=0)
         until_ms = self._mesh.clock.now_ms - older_than_ms
         due: list[RecordedSegment] = []
@@ -99,32 +96,48 @@ class LogDeletion:
             if not last or last[0].time_ms > until_ms:
                 break
             due.append(recorded)
-        return due or None
+        return found._replace(recorded=due) if due else None
 
-    async def _record(self, known: list[RecordedDeletion], segments: list[RecordedSegment]) -> None:
-        """Write the op that lets entries be deleted, after a look at the archive."""
+    async def _record(self, known: list[RecordedDeletion], due: RecordedSegments) -> None:
+        """Write the op that lets entries be deleted, after a look at the archive.
+
+        Nothing is written if one of the segments was declared void meanwhile.
+        """
         deleted = DeletedEntries(each.deletion for each in known)
-        await ArchivedLog(self._store, self._target, segments, deleted).check()
+        await ArchivedLog(self._store, self._target, due.recorded, deleted).check()
         rebuild = Rebuild(self._store, self._mesh.oplog)
         await rebuild.check()
         unlawful = {each.op_id for each in rebuild.findings if each.kind == PRUNE}
         if unlawful:
             _log.warning("entries of jobs kept, ops pruned them against the rules: ops=%d", len(unlawful))
-        last = segments[-1].segment
+        last, op_id = due.recorded[-1].segment, due.recorded[-1].entry.op_id
         planned = await DeletionPlanner(self._store, deleted, unlawful).plan(last)
         if planned is None:
             planned = Deletion(last.number, last.sha256, last.last_id, {}, [])
         (end,) = await self._pages.after(last.last_id - 1, last.last_id)
         self._mesh.clock.refuse_if_off()
-        script = Script(
-            await self._guard(),
-            *await self._mesh.roles.guards(_KIND),
-            Statement(
-                _SQL["refuse_unless_entry"], (*self._store.mesh_id, last.last_id, end.op_id), refusal=LOST
-            ),
-            op=Op(DELETE, planned.payload, signed=True),
-        )
-        await self._store.write(script)
+        values = (*self._store.mesh_id, last.last_id, end.op_id)
+        unless_entry = Statement(_SQL["refuse_unless_entry"], values, refusal=LOST)
+        found = due
+        for _ in range(_MAX_TRIES):
+            script = Script(
+                await self._guard(),
+                *await self._mesh.roles.guards(_KIND),
+                self._segments.unless_last(found.last_op),
+                unless_entry,
+                op=Op(DELETE, planned.payload, signed=True),
+            )
+            try:
+                await self._store.write(script)
+            except Refused as refused:
+                if refused.reason != TAKEN:
+                    raise
+            else:
+                return
+            found = await self._segments.read()
+            if all(each.entry.op_id != op_id for each in found.recorded):
+                _log.info("archived entries not deleted, their segment is void: segment=%d", last.number)
+                return
 
     async def _carry_out(self, known: list[RecordedDeletion]) -> int:
         """Delete the entries of these ops, as far as that was not done."""
@@ -158,7 +171,7 @@ async def delete_archived(
     mesh: MeshServices,
     target: FileTarget,
     older_than_ms: int,
-    monotonic: Callable[[], float],
+    monotonic: Monotonic,
     lease_s: float = LEASE_S,
 ) -> int:
     """Verify the log, delete archived entries at once, and return how many.
@@ -168,15 +181,7 @@ async def delete_archived(
         BadValue: This process does not act for the owner, or a live node knows no deletions.
         LockHeld: Another process archives or deletes.
     """
-    leadership = Leadership(OFFICE, mesh.store, mesh.locks, mesh.clock, monotonic, log_level=logging.DEBUG)
-
-    async def guard() -> Statement:
-        if not await leadership.keep(lease_s):
-            raise LockHeld("nothing deleted: another process archives", hint="try again later")
-        return leadership.guard()
-
-    deletion = LogDeletion(mesh, target, guard)
-    if not await deletion.may_delete():
+    if not await may_delete(mesh):
         raise BadValue(
             "nothing deleted: only the owner's node deletes entries, and all live nodes must know deletions",
             hint="`vox-mesh roles show` names the owner, and `vox-mesh nodes` shows the versions",
@@ -187,8 +192,5 @@ async def delete_archived(
             f"the log is broken, and nothing is deleted: {broken[0].node_id} {broken[0].problem}",
             hint="run `vox-mesh oplog verify`",
         )
-    await guard()
-    try:
-        return await deletion.run_once(older_than_ms)
-    finally:
-        await leadership.resign()
+    async with lead_archive(mesh, monotonic, "nothing deleted", lease_s) as guard:
+        return await LogDeletion(mesh, target, guard).run_once(older_than_ms)

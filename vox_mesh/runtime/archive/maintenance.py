@@ -15,11 +15,12 @@ from vox_mesh.errors import (
     StaleIncarnation,
     StoreClosed,
 )
-from vox_mesh.locks.leadership import Leadership
 from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
+from vox_mesh.oplog.archive.false_segments import missing_error
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.runtime.archive.deletion import LEASE_S, OFFICE, LogDeletion
+from vox_mesh.runtime.archive.deletion import LogDeletion, may_delete
+from vox_mesh.runtime.archive.leading import LEASE_S, archive_leadership
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.runtime.checkpoint_file import CheckpointFile
 from vox_mesh.store.schema.statements import named
@@ -35,6 +36,9 @@ _log = logging.getLogger(__name__)
 SEGMENTS: Final = "archive-segments"
 BYTES: Final = "archive-bytes"
 """The subjects under which the archived segments and their bytes are counted."""
+
+MISSING: Final = "archive-missing"
+"""The subject under which the number of the first segment is kept that the archive does not have; or 0."""
 
 _SQL: Final = named("archive")
 _TURNS: Final = 24
@@ -58,11 +62,9 @@ class ArchiveMaintenance:
         self._chance = chance
         self._interval_ms = round(settings.archive_interval * 1_000)
         self._checkpoint = CheckpointFile(settings)
-        self._leadership = Leadership(
-            OFFICE, mesh.store, mesh.locks, mesh.clock, monotonic, log_level=logging.DEBUG
-        )
+        self._leadership = archive_leadership(mesh, monotonic)
         self.fault = ""
-        """Why the last pass of this node failed."""
+        """Why the last pass of this node failed, or which file the archive lacks."""
 
     async def run(self) -> None:
         """Take turns until cancelled."""
@@ -108,21 +110,30 @@ class ArchiveMaintenance:
         await self._write(Statement(_SQL["begin_pass"], mesh.store.mesh_id))
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         archive = LogArchive(*parts, self._verified, archive_target(self._settings))
-        await archive.false_segments.check_newest()
+        missing = await archive.false_segments.first_missing()
+        number = 0 if missing is None else missing.segment.number
+        await self._write(Statement(_SQL["replace"], (*mesh.store.mesh_id, MISSING, number)))
+        await archive.false_segments.checked()
         await self._verify()
         done = await archive.run_once(round(self._settings.archive_after * 1_000))
-        await self._delete(archive.target)
+        if missing is None:
+            await self._delete(archive.target)
         await self._write(
             *(self._count(SEGMENTS, len(done)), self._count(BYTES, sum(each.bytes for each in done))),
             Statement(_SQL["end_pass"], mesh.store.mesh_id),
         )
-        self.fault = ""
+        self.fault = "" if missing is None else missing_error(missing).line
+        if missing is not None:
+            _log.warning("segment missing in the archive: %s", self.fault)
         return done
 
     async def _delete(self, target: FileTarget) -> None:
-        """Delete what is archived and old, if the settings say so; only the owner's node does."""
-        deletion = LogDeletion(self._mesh, target, self._guard)
-        if self._settings.archive_keep is not None and await deletion.may_delete():
+        """Delete what is archived and old, if the settings say so; only the owner's node does.
+
+        An archive that has lost a file may lose others, so nothing is deleted then.
+        """
+        if self._settings.archive_keep is not None and await may_delete(self._mesh):
+            deletion = LogDeletion(self._mesh, target, self._guard)
             await deletion.run_once(round(self._settings.archive_keep * 1_000))
 
     async def _guard(self) -> Statement:

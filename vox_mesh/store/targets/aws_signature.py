@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _SERVICE: Final = "s3"
@@ -26,15 +27,26 @@ def quoted_path(path: str) -> str:
     return quote(path, safe="/-_.~")
 
 
+def quoted_query(values: Mapping[str, str]) -> str:
+    """Return a query in the form that is sent and signed."""
+    return urlencode(sorted(values.items()), safe="-_.~", quote_via=quote)
+
+
 def signed_headers(
-    credentials: Credentials, method: str, host: str, path: str, content_sha256: str, at: datetime
+    credentials: Credentials,
+    method: str,
+    host: str,
+    path: str,
+    content_sha256: str,
+    at: datetime,
+    query: str = "",
 ) -> dict[str, str]:
-    """Return the headers of a request without a query; `path` is quoted, `at` is in UTC."""
+    """Return the headers of a request; `path` and `query` are quoted, `at` is in UTC."""
     time = at.strftime("%Y%m%dT%H%M%SZ")
     scope = f"{time[:8]}/{credentials.region}/{_SERVICE}/aws4_request"
     canonical = "\n".join(
         (
-            *(method, path, ""),
+            *(method, path, query),
             *(f"host:{host}", f"x-amz-content-sha256:{content_sha256}", f"x-amz-date:{time}", ""),
             *(_SIGNED_HEADERS, content_sha256),
         )

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from vox_mesh.errors import ArchiveFailed
-from vox_mesh.store.targets.aws_signature import Credentials, quoted_path, signed_headers
+from vox_mesh.store.targets.aws_signature import Credentials, quoted_path, quoted_query, signed_headers
+from vox_mesh.store.targets.bucket_listing import read_listing
 from vox_mesh.store.targets.content import blocks_of, file_digest
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _RIGHTS: Final = (
 _PARALLEL: Final = 16
 """How many requests about sizes are sent at the same time."""
 
+_MAX_LISTING_BYTES: Final = 8 * 2**20
+
 
 class S3Target:
     """The objects below a path of a service: `https://HOST/BUCKET/PREFIX`."""
@@ -41,6 +44,9 @@ class S3Target:
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.netloc
         self._path = parts.path.rstrip("/")
+        bucket, _, below = self._path.lstrip("/").partition("/")
+        self._bucket = f"/{bucket}"
+        self._below = f"{below}/" if below else ""
         self._credentials = credentials
 
     def __str__(self) -> str:
@@ -83,12 +89,15 @@ class S3Target:
                 if answer.status_code == HTTPStatus.NOT_FOUND:
                     return None
                 self._check(answer, name)
-                content = bytearray()
-                async for block in answer.aiter_raw():
-                    content += block
-                    if len(content) > limit:
-                        raise self._error(name, f"the object is larger than {limit} bytes")
-                return bytes(content)
+                return await self._read(answer, name, limit)
+
+    async def _read(self, answer: httpx.Response, name: str, limit: int) -> bytes:
+        content = bytearray()
+        async for block in answer.aiter_raw():
+            content += block
+            if len(content) > limit:
+                raise self._error(name, f"the object is larger than {limit} bytes")
+        return bytes(content)
 
     async def sizes(self, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of the objects that are there, by several requests at a time."""
@@ -114,6 +123,27 @@ class S3Target:
             except* ArchiveFailed as failed:
                 raise failed.exceptions[0] from None
         return found
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of all objects whose names begin so: a request for each 1,000 of them."""
+        found: dict[str, int] = {}
+        begin: str | None = None
+        async with self._client() as client, self._deadline(prefix):
+            while True:
+                page = read_listing(await self._list(client, prefix, begin))
+                found |= {key.removeprefix(self._below): size for key, size in page.sizes.items()}
+                if page.next_token is None:
+                    return found
+                begin = page.next_token
+
+    async def _list(self, client: httpx.AsyncClient, prefix: str, begin: str | None) -> bytes:
+        values = {"list-type": "2", "prefix": self._below + prefix}
+        query = quoted_query(values if begin is None else {**values, "continuation-token": begin})
+        headers = self._signed("GET", quoted_path(self._bucket), _NO_CONTENT, query)
+        url = f"{self._origin}{quoted_path(self._bucket)}?{query}"
+        async with client.stream("GET", url, headers=headers) as answer:
+            self._check(answer, prefix)
+            return await self._read(answer, prefix, _MAX_LISTING_BYTES)
 
     async def remove(self, name: str) -> None:
         """Delete an object."""
@@ -143,11 +173,14 @@ class S3Target:
         return self._origin + quoted_path(f"{self._path}/{name}")
 
     def _headers(self, method: str, name: str, digest: str) -> dict[str, str]:
-        path = quoted_path(f"{self._path}/{name}")
+        return self._signed(method, quoted_path(f"{self._path}/{name}"), digest)
+
+    def _signed(self, method: str, path: str, digest: str, query: str = "") -> dict[str, str]:
+        now = datetime.now(UTC)
         return {
             "host": self._host,
             "accept-encoding": "identity",
-            **signed_headers(self._credentials, method, self._host, path, digest, datetime.now(UTC)),
+            **signed_headers(self._credentials, method, self._host, path, digest, now, query),
         }
 
     def _check(self, answer: httpx.Response, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import stat
 from collections.abc import AsyncIterator, Collection
@@ -32,6 +33,9 @@ class FileTarget(Protocol):
 
     async def sizes(self, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of those of these files that are there. Raises `ArchiveFailed`."""
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of all files whose names begin so, by one listing. Raises `ArchiveFailed`."""
 
     async def remove(self, name: str) -> None:
         """Delete a file, if it is there. Raises `ArchiveFailed`."""
@@ -71,12 +75,25 @@ class FolderTarget:
         """Return the sizes of the files that are there."""
         return await asyncio.to_thread(self._sizes, names)
 
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of all files whose names begin so; of a folder that is missing, none."""
+        return await asyncio.to_thread(lambda: self._sizes(self._names(prefix)))
+
     async def remove(self, name: str) -> None:
         """Delete a file."""
         try:
             await asyncio.to_thread((self._folder / name).unlink, missing_ok=True)
         except OSError as error:
             raise self._failed(name, "deleted", error) from None
+
+    def _names(self, prefix: str) -> list[str]:
+        try:
+            with os.scandir(self._folder) as entries:
+                return [each.name for each in entries if each.name.startswith(prefix)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failed(prefix, "listed", error) from None
 
     def _sizes(self, names: Collection[str]) -> dict[str, int]:
         found: dict[str, int] = {}

@@ -1,0 +1,266 @@
+"""Acks that are interrupted: each is queued, or its message is released, and none fails unnoticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.messages.messaging import PATIENCE_S, found, next_of, settled
+from tests.support.nodes.clocks import Clock
+from tests.support.oplog.authoring import RestartableNodes, scene
+from vox_mesh import Message, Script, Statement, load_settings
+from vox_mesh.errors import NoAnswer, NotHolder
+from vox_mesh.messages import ack_queue, settlement
+from vox_mesh.messages.ack_queue import AckQueue, AckVerdicts
+from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.sync import Mesh as BlockingMesh
+from vox_mesh.sync import MeshNode as BlockingNode
+
+
+@pytest.fixture
+async def there() -> AsyncIterator[RestartableNodes]:
+    """A database in memory, behind a gate."""
+    async with scene() as there:
+        yield there
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still: an ack lets no other task run, and so stays queued until the test waits."""
+    return Clock()
+
+
+@pytest.fixture
+async def node(there: RestartableNodes, clock: Clock) -> AsyncIterator[MeshNode]:
+    """A node on it."""
+    async with there.node(dependencies=Dependencies(monotonic=clock)) as node:
+        await node.run_once()
+        yield node
+
+
+@pytest.fixture
+def blocking() -> Iterator[BlockingNode]:
+    """A node in memory, without `await`."""
+    with BlockingMesh.open(load_settings(_env_file=None)) as node:
+        yield node
+
+
+async def _send(node: MeshNode, count: int) -> list[Message]:
+    return [await node.messages.send("z", number, sender="a") for number in range(count)]
+
+
+async def _states(node: MeshNode, messages: list[Message]) -> list[str]:
+    return [(await found(node, each)).state for each in messages]
+
+
+async def _all_recorded(node: MeshNode) -> bool:
+    async with asyncio.timeout(PATIENCE_S):
+        return await node.messages.wait_for_acks()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([task])
+
+
+def _cancel_background(node: MeshNode) -> None:
+    for task in list(node.messages._background.running):
+        task.cancel()
+
+
+async def test_a_message_whose_ack_was_cancelled_while_it_waited_for_room_is_released(
+    there: RestartableNodes, node: MeshNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ack_queue, "MAX_UNDER_WAY", 1)
+    sent = await _send(node, 2)
+    receiving = node.messages.receive("z")
+    first = await next_of(receiving)
+    await settled(node)
+    there.gate.hold()
+    is_handling = asyncio.Event()
+
+    async def handle() -> None:
+        await node.messages.ack(first)
+        message = await next_of(receiving)
+        is_handling.set()
+        await node.messages.ack(message)
+
+    handling = asyncio.create_task(handle())
+    await is_handling.wait()
+    handling.cancel()
+    await _end(handling)
+    assert handling.cancelled()
+    there.gate.release()
+    assert await _all_recorded(node)
+    await settled(node)
+    assert await _states(node, sent) == ["acked", "stored"]
+    await receiving.aclose()
+
+
+@pytest.mark.parametrize("when", ["before it starts", "while it writes"])
+async def test_acks_whose_writer_was_cancelled_are_written_nevertheless(
+    there: RestartableNodes, node: MeshNode, when: str
+) -> None:
+    sent = await _send(node, 1)
+    receiving = node.messages.receive("z")
+    message = await next_of(receiving)
+    await settled(node)
+    there.gate.hold()
+    await node.messages.ack(message)
+    if when == "while it writes":
+        await there.gate.arrival()
+    else:
+        await asyncio.sleep(0)  # its task is created, and has not run
+    _cancel_background(node)
+    there.gate.release()
+    assert await _all_recorded(node)
+    assert await _states(node, sent) == ["acked"]
+    await receiving.aclose()
+
+
+async def test_late_acks_are_written_though_the_writer_was_cancelled_before_it_came_to_them(
+    there: RestartableNodes, node: MeshNode, clock: Clock
+) -> None:
+    early = await _send(node, 1)
+    late = [await node.messages.send("y", "late", sender="a")]
+    receiving, hurrying = node.messages.receive("z"), node.messages.receive("y", lease=10)
+    messages = [await next_of(each) for each in (receiving, hurrying)]
+    await settled(node)
+    there.gate.hold()
+    await node.messages.ack(*messages)
+    clock.now += 11  # by our clock the lease of the second is over, not by that of the database
+    await there.gate.arrival()
+    _cancel_background(node)
+    there.gate.release()
+    assert await _all_recorded(node)
+    assert await _states(node, early + late) == ["acked", "acked"]
+    await receiving.aclose()
+    await hurrying.aclose()
+
+
+@pytest.mark.parametrize("when", ["before it starts", "while it writes"])
+async def test_a_node_ends_and_has_written_its_acks_though_their_writer_was_cancelled(
+    there: RestartableNodes, node: MeshNode, when: str
+) -> None:
+    sent = await _send(node, 1)
+    receiving = node.messages.receive("z")
+    message = await next_of(receiving)
+    await settled(node)
+    there.gate.hold()
+    await node.messages.ack(message)
+    if when == "while it writes":
+        await there.gate.arrival()
+    closing = asyncio.create_task(node.messages.close())
+    await asyncio.sleep(0)
+    _cancel_background(node)
+    there.gate.release()
+    await _end(closing)
+    assert await _states(node, sent) == ["acked"]
+
+
+async def test_a_node_ends_in_time_though_its_acks_are_not_answered(
+    there: RestartableNodes,
+    node: MeshNode,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(settlement, "_CLOSE_TIMEOUT_S", 0.01)
+    sent = await _send(node, 1)
+    receiving = node.messages.receive("z")
+    message = await next_of(receiving)
+    await settled(node)
+    there.gate.hold()
+    await node.messages.ack(message)
+    closing = asyncio.create_task(node.messages.close())
+    assert not await _all_recorded(node)
+    there.gate.release()
+    await _end(closing)
+    with pytest.raises(NoAnswer, match="when the mesh was closed"):
+        await receiving.aclose()
+    assert "acks failed: count=1" in caplog.text
+    assert await _states(node, sent) == ["stored"], "its message is released"
+
+
+# --- waiting and failing --------------------------------------------------------------------------
+
+
+class _Loop:
+    """The consumer of a loop, as far as the queue knows it."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open
+        self.has_prefetched = False
+
+    def mark_settled(self, message: Message) -> bool:
+        """All is in progress."""
+        return True
+
+
+async def test_waiting_for_acks_is_for_those_queued_before_and_no_others(node: MeshNode) -> None:
+    first, second = await _send(node, 2)
+    queue, loop = AckQueue(Clock()), _Loop()
+    queue.add([(first, loop)], may_linger=False)
+    taken_first = queue.take()
+    waiting = asyncio.create_task(queue.wait_until_settled())
+    await asyncio.sleep(0)
+    queue.add([(second, loop)], may_linger=False)
+    queue.settle(queue.take(), AckVerdicts({}))
+    for _ in range(5):  # for the waiting task to see that
+        await asyncio.sleep(0)
+    assert not waiting.done(), "a later ack is settled, the awaited one is not"
+    queue.add([(second, loop)], may_linger=False)
+    queue.settle(taken_first, AckVerdicts({}))
+    await _end(waiting)
+    assert queue.under_way == 1
+
+
+async def test_an_ack_that_fails_is_raised_however_many_failures_of_ended_loops_are_kept(
+    node: MeshNode,
+) -> None:
+    (message,) = await _send(node, 1)
+    queue = AckQueue(Clock())
+
+    def fail(loop: _Loop) -> None:
+        queue.add([(message, loop)], may_linger=False)
+        queue.settle(queue.take(), AckVerdicts({message.message_uuid: NotHolder(f"of {id(loop)}")}))
+
+    ended, opened = _Loop(is_open=False), [_Loop() for _ in range(ack_queue._MAX_FAILURES)]
+    for each in (ended, *opened):
+        fail(each)
+    for each in opened:
+        with pytest.raises(NotHolder, match=str(id(each))):
+            queue.raise_failure(each)
+    queue.raise_failure(ended)  # it had to make way
+
+
+def _lose_claim(mesh: BlockingNode, message: Message) -> None:
+    sql = "UPDATE a2a_messages SET claim_owner = 'another', claim_until_ms = ? WHERE message_uuid = ?"
+    mesh.store.write(Script(Statement(sql, (2**52, message.message_uuid))))
+
+
+def test_a_blocking_loop_that_is_left_leaves_the_failure_of_an_ack_to_waiting_for_it(
+    blocking: BlockingNode,
+) -> None:
+    blocking.messages.send("z", 1, sender="a")
+    for message in blocking.messages.receive("z"):
+        _lose_claim(blocking, message)
+        blocking.messages.ack(message)
+        break
+    with pytest.raises(NotHolder):
+        blocking.messages.wait_for_acks()
+    assert blocking.messages.wait_for_acks(), "it is raised once"
+
+
+def test_a_blocking_loop_that_is_closed_raises_the_failure_of_an_ack(blocking: BlockingNode) -> None:
+    blocking.messages.send("z", 1, sender="a")
+    receiving = blocking.messages.receive("z")
+    message = next(receiving)
+    _lose_claim(blocking, message)
+    blocking.messages.ack(message)
+    with pytest.raises(NotHolder):
+        receiving.close()
+    assert blocking.messages.wait_for_acks() is False
+    assert blocking.messages.wait_for_acks(), "it is raised once"
