@@ -136,6 +136,32 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "ack-failure-dropped",
+        "a blocking loop that is left by `break` forgets the failure of its ack",
+        (
+            Code(
+                "vox_mesh.messages.receive_loops:ReceiveLoop.aclose_dropped",
+                "is_dropped=True",
+                "is_dropped=False",
+            ),
+        ),
+        ("test_a_blocking_loop_that_is_left_leaves_the_failure_of_an_ack_to_waiting_for_it",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ack-failures-full",
+        "while old failures of acks are kept, new ones are forgotten",
+        (
+            Code(
+                "vox_mesh.messages.ack_queue:AckQueue._keep_failure",
+                "ended = next((each for each in self._failures if not each.is_open), None)",
+                "return",
+            ),
+        ),
+        ("test_an_ack_that_fails_is_raised_however_many_failures_of_ended_loops_are_kept",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (

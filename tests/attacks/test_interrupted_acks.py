@@ -1,20 +1,23 @@
-"""Acks that are cancelled, at any point, and their writer too: each is queued, or its message is released."""
+"""Acks that are interrupted: each is queued, or its message is released, and none fails unnoticed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.support.messages.messaging import PATIENCE_S, found, next_of, settled
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import RestartableNodes, scene
-from vox_mesh import Message
-from vox_mesh.errors import NoAnswer
+from vox_mesh import Message, Script, Statement, load_settings
+from vox_mesh.errors import NoAnswer, NotHolder
 from vox_mesh.messages import ack_queue, settlement
+from vox_mesh.messages.ack_queue import AckQueue, AckVerdicts
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.sync import Mesh as BlockingMesh
+from vox_mesh.sync import MeshNode as BlockingNode
 
 
 @pytest.fixture
@@ -35,6 +38,13 @@ async def node(there: RestartableNodes, clock: Clock) -> AsyncIterator[MeshNode]
     """A node on it."""
     async with there.node(dependencies=Dependencies(monotonic=clock)) as node:
         await node.run_once()
+        yield node
+
+
+@pytest.fixture
+def blocking() -> Iterator[BlockingNode]:
+    """A node in memory, without `await`."""
+    with BlockingMesh.open(load_settings(_env_file=None)) as node:
         yield node
 
 
@@ -172,3 +182,85 @@ async def test_a_node_ends_in_time_though_its_acks_are_not_answered(
         await receiving.aclose()
     assert "acks failed: count=1" in caplog.text
     assert await _states(node, sent) == ["stored"], "its message is released"
+
+
+# --- waiting and failing --------------------------------------------------------------------------
+
+
+class _Loop:
+    """The consumer of a loop, as far as the queue knows it."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.is_open = is_open
+        self.has_prefetched = False
+
+    def mark_settled(self, message: Message) -> bool:
+        """All is in progress."""
+        return True
+
+
+async def test_waiting_for_acks_is_for_those_queued_before_and_no_others(node: MeshNode) -> None:
+    first, second = await _send(node, 2)
+    queue, loop = AckQueue(Clock()), _Loop()
+    queue.add([(first, loop)], may_linger=False)
+    taken_first = queue.take()
+    waiting = asyncio.create_task(queue.wait_until_settled())
+    await asyncio.sleep(0)
+    queue.add([(second, loop)], may_linger=False)
+    queue.settle(queue.take(), AckVerdicts({}))
+    for _ in range(5):  # for the waiting task to see that
+        await asyncio.sleep(0)
+    assert not waiting.done(), "a later ack is settled, the awaited one is not"
+    queue.add([(second, loop)], may_linger=False)
+    queue.settle(taken_first, AckVerdicts({}))
+    await _end(waiting)
+    assert queue.under_way == 1
+
+
+async def test_an_ack_that_fails_is_raised_however_many_failures_of_ended_loops_are_kept(
+    node: MeshNode,
+) -> None:
+    (message,) = await _send(node, 1)
+    queue = AckQueue(Clock())
+
+    def fail(loop: _Loop) -> None:
+        queue.add([(message, loop)], may_linger=False)
+        queue.settle(queue.take(), AckVerdicts({message.message_uuid: NotHolder(f"of {id(loop)}")}))
+
+    ended, opened = _Loop(is_open=False), [_Loop() for _ in range(ack_queue._MAX_FAILURES)]
+    for each in (ended, *opened):
+        fail(each)
+    for each in opened:
+        with pytest.raises(NotHolder, match=str(id(each))):
+            queue.raise_failure(each)
+    queue.raise_failure(ended)  # it had to make way
+
+
+def _lose_claim(mesh: BlockingNode, message: Message) -> None:
+    sql = "UPDATE a2a_messages SET claim_owner = 'another', claim_until_ms = ? WHERE message_uuid = ?"
+    mesh.store.write(Script(Statement(sql, (2**52, message.message_uuid))))
+
+
+def test_a_blocking_loop_that_is_left_leaves_the_failure_of_an_ack_to_waiting_for_it(
+    blocking: BlockingNode,
+) -> None:
+    blocking.messages.send("z", 1, sender="a")
+    for message in blocking.messages.receive("z"):
+        _lose_claim(blocking, message)
+        blocking.messages.ack(message)
+        break
+    with pytest.raises(NotHolder):
+        blocking.messages.wait_for_acks()
+    assert blocking.messages.wait_for_acks(), "it is raised once"
+
+
+def test_a_blocking_loop_that_is_closed_raises_the_failure_of_an_ack(blocking: BlockingNode) -> None:
+    blocking.messages.send("z", 1, sender="a")
+    receiving = blocking.messages.receive("z")
+    message = next(receiving)
+    _lose_claim(blocking, message)
+    blocking.messages.ack(message)
+    with pytest.raises(NotHolder):
+        receiving.close()
+    assert blocking.messages.wait_for_acks() is False
+    assert blocking.messages.wait_for_acks(), "it is raised once"

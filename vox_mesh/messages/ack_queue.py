@@ -142,12 +142,20 @@ class AckQueue:
         acks = [each for each in acks if self._under_way.pop(each.number, None) is not None]
         for _, message, consumer in acks:
             error = verdicts.failures.get(message.message_uuid)
-            if error is not None and len(self._failures) < _MAX_FAILURES:
-                self._failures.setdefault(consumer, error)
+            if error is not None and consumer not in self._failures:
+                self._keep_failure(consumer, error)
         self._is_recorded = self._is_recorded and not (verdicts.failures or verdicts.spooled)
         self._progress.set()
         if self._on_settled is not None:
             self._on_settled(acks, verdicts)
+
+    def _keep_failure(self, consumer: OpenLoop, error: MeshError) -> None:
+        """Keep a failure until it is raised, in place of the oldest of an ended loop if too many are kept."""
+        if len(self._failures) >= _MAX_FAILURES:
+            ended = next((each for each in self._failures if not each.is_open), None)
+            if ended is not None:
+                del self._failures[ended]
+        self._failures[consumer] = error
 
     def _begin(self) -> None:
         if not self._is_begun and self._run is not None:

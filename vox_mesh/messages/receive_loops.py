@@ -134,12 +134,19 @@ class ReceiveLoop(AsyncGenerator[Message, None]):
 
         A loop that has raised an error already, or whose task is being cancelled, raises no other.
         """
+        await self._close(is_dropped=False)
+
+    async def aclose_dropped(self) -> None:
+        """End the loop as `aclose` does, and leave the failure of an ack to `Messages.wait_for_acks`."""
+        await self._close(is_dropped=True)
+
+    async def _close(self, *, is_dropped: bool) -> None:
         self._refuse_while_waiting()
         has_ended, self._is_over = self._is_over, True
         if self._consumer is None or self._is_closed:
             return
         self._is_closed = True
-        is_quiet = has_ended or self._is_cancelled
+        is_quiet = is_dropped or has_ended or self._is_cancelled
         if not has_ended:
             self._leave()
         try:

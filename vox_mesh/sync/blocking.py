@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import cache, cached_property, partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from vox_mesh.errors import BadValue
 from vox_mesh.runtime.services import MeshServices
-from vox_mesh.sync.loop_thread import Call, LoopThread
+from vox_mesh.sync.loop_thread import Call, Iteration, LoopThread
 
 if TYPE_CHECKING:
     from vox_mesh.sync.typed_jobs import BlockingJobDecorator
@@ -123,14 +123,8 @@ def _wrap_result(loop: LoopThread, value: Any, node: MeshServices | None) -> Any
     if isinstance(value, AbstractAsyncContextManager):
         return Block(loop, value, node)
     if hasattr(value, "__anext__"):
-        return _iterate(loop, value, node)
+        return Iteration(loop, value, node, lambda item: _wrap_result(loop, item, node))
     return _wrap(loop, value, node)
-
-
-def _iterate(loop: LoopThread, items: Any, node: MeshServices | None) -> Generator[Any, None, None]:
-    with closing(loop.iterate(items, node)) as blocking:
-        for item in blocking:
-            yield _wrap_result(loop, item, node)
 
 
 def _wrap(loop: LoopThread, value: Any, node: MeshServices | None) -> Any:

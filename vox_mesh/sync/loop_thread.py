@@ -193,6 +193,7 @@ class _BlockingStream:
     def __init__(self, items: Any) -> None:
         self._items = items
         self._asking: asyncio.Task[Any] | None = None
+        self.is_dropped = False
 
     async def next(self) -> Any:
         self._asking = asyncio.current_task()
@@ -206,8 +207,39 @@ class _BlockingStream:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait((self._asking,))
-        if hasattr(self._items, "aclose"):
+        if self.is_dropped and hasattr(self._items, "aclose_dropped"):
+            await self._items.aclose_dropped()
+        elif hasattr(self._items, "aclose"):
             await self._items.aclose()
+
+
+class Iteration(Generator[Any, None, None]):
+    """An async iterator as a generator, which closes it.
+
+    One that is dropped without being closed, as by `break`, can't raise: it is closed in another way, if the
+    iterator has one, so that the error can be raised elsewhere.
+    """
+
+    def __init__(self, loop: LoopThread, items: Any, node: object, wrap: Callable[[Any], Any]) -> None:
+        self._stream = _BlockingStream(items)
+        # Must not refer to this object, which would not be deleted when it is dropped.
+        self._steps = loop.iterate(self._stream, node, wrap)
+
+    def send(self, value: None, /) -> Any:
+        """Return the next item."""
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where the iterator stands."""
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        """Close the iterator, and raise what that raises."""
+        self._steps.close()
+
+    def __del__(self) -> None:
+        self._stream.is_dropped = True
+        self._steps.close()
 
 
 class LoopThread:
@@ -288,16 +320,17 @@ class LoopThread:
         found: list[Any] = self._blocks.open
         return found
 
-    def iterate(self, items: Any, node: object) -> Generator[Any, None, None]:
-        """Return an async iterator as a generator, which closes it."""
-        stream = _BlockingStream(items)
+    def iterate(
+        self, stream: _BlockingStream, node: object, wrap: Callable[[Any], Any]
+    ) -> Generator[Any, None, None]:
+        """Yield the wrapped items of a stream, and close it."""
         try:
             while True:
                 try:
                     item = self.run(stream.next, node)
                 except StopAsyncIteration:
                     return
-                yield item
+                yield wrap(item)
         finally:
             self._finish(stream.close)
 
