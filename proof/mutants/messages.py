@@ -162,6 +162,19 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "gives-up-another",
+        "of two tasks that share a loop, a cancelled one releases the message of the other",
+        (
+            Code(
+                "vox_mesh.messages.receive_loops:ReceiveLoops.end_handler",
+                "message = consumer.handled.pop(handler, None)",
+                "message = [*consumer.handled.values()][-1]",
+            ),
+        ),
+        ("test_of_two_tasks_that_share_a_loop_the_cancelled_one_gives_up_its_own_message",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (
