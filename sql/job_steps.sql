@@ -54,34 +54,43 @@ i.value ->> 7, i.value ->> 8, i.value ->> 9, i.value ->> 10, i.value ->> 11
 -- ?4: rows in the order of the columns from `seq` on.
 INSERT INTO job_steps (COLUMNS) SELECT ?1, ?2, ?3, OF_ROW FROM json_each(?4) AS i
 
+-- part: OF_APPENDED
+i.value ->> 3, i.value ->> 4, i.value ->> 5, i.value ->> 6, i.value ->> 7, i.value ->> 8, i.value ->> 9,
+i.value ->> 10, i.value ->> 11, i.value ->> 12, i.value ->> 13, i.value ->> 14, i.value ->> 15
+
+-- part: IN_ITS_PLACE
+-- What was sent again changes nothing, and is answered as before; a row that is not what was sent, is not answered.
+ON CONFLICT (scope_id, repository_id, job_id, seq) DO UPDATE SET seq = excluded.seq WHERE link = excluded.link
+RETURNING 'steps', job_id
+
 -- name: append_of_jobs
--- The rows of many jobs: each after the last row (`after`, with `link`) that its worker has stored, if the worker still
--- holds the job. ?1: the jobs, ?2: the scope, ?3: the repository. A job without a row was refused; the others are not
--- concerned. Sent again, it answers the same.
+-- The rows of many jobs, each with the claimer of its job, and with the number and the link of the last row that its worker
+-- has stored before; then the columns from `job_id` on. A row is stored if the worker still holds the job, and that last
+-- row is there; the rows of other jobs are not concerned. ?1: the rows, ?2: the scope, ?3: the repository.
 INSERT INTO job_steps (COLUMNS)
-SELECT ?2, ?3, s.value ->> 'job_id', OF_ROW
+SELECT ?2, ?3, OF_APPENDED
 FROM json_each(?1) AS s CROSS JOIN json_each(s.value ->> 'rows') AS i
 WHERE EXISTS (
     SELECT 1 FROM jobs
-    WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = s.value ->> 'job_id'
-      AND claim_token = s.value ->> 'claim_token' AND claimer = s.value ->> 'claimer' AND lease_until_ms >= NOW_MS)
-  AND (s.value ->> 'after' = 0 OR EXISTS (
+    WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = i.value ->> 3
+      AND claim_token = i.value ->> 10 AND claimer = i.value ->> 0 AND lease_until_ms >= NOW_MS)
+  AND (i.value ->> 1 = 0 OR EXISTS (
     SELECT 1 FROM job_steps
-    WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = s.value ->> 'job_id'
-      AND seq = s.value ->> 'after' AND link = s.value ->> 'link'))
-ON CONFLICT (scope_id, repository_id, job_id, seq) DO UPDATE SET seq = excluded.seq WHERE link = excluded.link
-RETURNING job_id
+    WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = i.value ->> 3
+      AND seq = i.value ->> 1 AND link = i.value ->> 2))
+IN_ITS_PLACE
 
--- name: append_of_job
--- The same for one job (?7), with its token (?8) and claimer (?9), after its last row (?10, with the link ?11); ?12: rows.
+-- name: append_alone
+-- The same of a write that shares its transaction with no other. ?1: the scope, ?2: the repository, ?7: the rows.
 INSERT INTO job_steps (COLUMNS)
-SELECT ?1, ?2, ?7, OF_ROW FROM json_each(?12) AS i
+SELECT ?1, ?2, OF_APPENDED FROM json_each(?7) AS i
 WHERE EXISTS (
     SELECT 1 FROM jobs
-    WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?7 AND claim_token = ?8 AND claimer = ?9
-      AND lease_until_ms >= NOW_MS)
-  AND (?10 = 0 OR EXISTS (
-    SELECT 1 FROM job_steps WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?7 AND seq = ?10 AND link = ?11))
+    WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = i.value ->> 3
+      AND claim_token = i.value ->> 10 AND claimer = i.value ->> 0 AND lease_until_ms >= NOW_MS)
+  AND (i.value ->> 1 = 0 OR EXISTS (
+    SELECT 1 FROM job_steps
+    WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = i.value ->> 3
+      AND seq = i.value ->> 1 AND link = i.value ->> 2))
   AND IS_CURRENT
-ON CONFLICT (scope_id, repository_id, job_id, seq) DO UPDATE SET seq = excluded.seq WHERE link = excluded.link
-RETURNING job_id
+IN_ITS_PLACE

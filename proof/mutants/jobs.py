@@ -17,8 +17,7 @@ _NEXT: Final = (
 )
 
 _STEP_HELD: Final = (
-    "EXISTS ( SELECT 1 FROM jobs WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = ?7 "
-    "AND claim_token = ?8 AND claimer = ?9 AND lease_until_ms >= NOW_MS)"
+    "AND claim_token = i.value ->> 10 AND claimer = i.value ->> 0 AND lease_until_ms >= NOW_MS"
 )
 _TOO_OFTEN: Final = "iif(interruptions >= max_interruptions,"
 _NONCE: Final = "new_key() if new and each.nonce is None else None"
@@ -38,8 +37,9 @@ JOB_PLANTS: Final = (
         "step-not-fenced",
         "a worker that has lost its claim stores the result of a step",
         (
-            Code("vox_mesh.jobs.steps.step_log:StepLog._write_guarded", "self.fence(), ", ""),
-            Sql("job_steps", "append_of_job", _STEP_HELD, "true"),
+            Code("vox_mesh.jobs.steps.step_log:StepLog._write_script", "self.fence(), ", ""),
+            Sql("job_steps", "append_alone", _STEP_HELD, ""),
+            Sql("job_steps", "append_of_jobs", _STEP_HELD, ""),
         ),
         ("test_a_worker_that_has_lost_its_claim_can_store_no_step",),
         instrument=Instrument.ATTACKS,

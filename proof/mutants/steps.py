@@ -12,20 +12,21 @@ _CLAIMED: Final = 'Statement(_SQL["refuse_unless_claimed"], values, refusal=_TAK
 _CLAIMED_AND_ACKED: Final = f'{_CLAIMED[:-1]}    Statement(_SQL["ack_message"], values),\n    )'
 _TIMED_OUT_LATER: Final = "test_a_wait_ends_at_its_deadline_and_later_attempts_see_the_same"
 
-_HELD: Final = "AND claim_token = s.value ->> 'claim_token'"
+_HELD: Final = "AND claim_token = i.value ->> 10"
+_APPENDS: Final = ("append_alone", "append_of_jobs")
 
 STEP_PLANTS: Final = (
     PlantedBug(
         "late-step-among-others",
         "a step of a late worker is stored if it shares its statement with the steps of other jobs",
-        (Sql("job_steps", "append_of_jobs", _HELD, ""),),
+        [Sql("job_steps", name, _HELD, "") for name in _APPENDS],
         ("test_of_steps_that_are_stored_together_only_those_of_a_late_worker_are_refused",),
         instrument=Instrument.STEPS,
     ),
     PlantedBug(
         "step-without-predecessor",
         "a step is stored in one statement with others though the steps before it are lost",
-        (Sql("job_steps", "append_of_jobs", "AND link = s.value ->> 'link'", ""),),
+        [Sql("job_steps", name, "AND link = i.value ->> 2", "") for name in _APPENDS],
         ("test_a_step_whose_predecessors_are_lost_is_refused_alone",),
         instrument=Instrument.STEPS,
     ),
@@ -34,9 +35,9 @@ STEP_PLANTS: Final = (
         "steps that are stored together count as stored though the place of one was taken",
         (
             Code(
-                "vox_mesh.jobs.steps.step_log:StepLog._is_appended",
-                "len(verdict.rows) == len(rows)",
-                "bool(verdict.rows)",
+                "vox_mesh.jobs.steps.step_writer:StepWriter._write",
+                "stored[each.job.job_id] == len(each.rows)",
+                "stored[each.job.job_id] > 0",
             ),
         ),
         ("test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_taken",),

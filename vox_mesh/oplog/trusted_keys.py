@@ -7,7 +7,7 @@ try, and heartbeats say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -140,12 +140,17 @@ class TrustedKeys:
 
     async def is_authentic(self, entry: LogEntry) -> bool:
         """Return whether the author signed the entry, or one that follows it in the chain."""
-        run, mark = await self._pages.from_entry(entry.node_id, entry.seq, limit=_PAGE)
+        is_signed = entry.signature is not None and await self._is_signed(entry, limit=1)
+        is_signed = is_signed or await self._is_signed(entry, limit=_PAGE)
+        return is_signed and await self.is_original(entry)
+
+    async def _is_signed(self, entry: LogEntry, limit: int) -> bool:
+        """Return whether the author signed the entry or a later one, read in pages up to a signed one."""
+        run, mark = await self._pages.from_entry(entry.node_id, entry.seq, limit=limit)
         keys = self.known(entry.node_id, mark)
         if keys is None:
             keys = await self.of_chain(entry.node_id)
-        is_signed = is_authentic(entry, run, keys, self._store.writer_id.scope_id)
-        return is_signed and await self.is_original(entry)
+        return is_authentic(entry, run, keys, self._store.writer_id.scope_id)
 
     async def is_original(self, entry: LogEntry) -> bool:
         """Return whether a signed entry was not put in place of another since its key was replaced."""
@@ -166,7 +171,12 @@ class TrustedKeys:
 
     async def is_of_owner(self, entry: LogEntry) -> bool:
         """Return whether the owner of the mesh signed this very entry, whatever became of it."""
-        return (await self._ownership.witness()).is_of_owner(entry)
+        return await self.is_any_of_owner([entry])
+
+    async def is_any_of_owner(self, entries: Iterable[LogEntry]) -> bool:
+        """Return whether the owner of the mesh signed one of these very entries."""
+        witness = await self._ownership.witness()
+        return any(witness.is_of_owner(entry) for entry in entries)
 
     async def may_own(self, chain: str, key: str) -> bool:
         """Return whether what this key signs next in this chain is an act of the owner."""

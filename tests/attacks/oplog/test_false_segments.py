@@ -72,6 +72,26 @@ async def test_false_segments_of_a_node_do_not_keep_the_owner_from_archiving(
     assert caplog.text.count("segment declared void") == 1
 
 
+async def test_any_number_of_false_segments_is_declared_void_at_once(
+    crowd: NodeGroup, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner, liar = await crowd.node("one"), await crowd.node("two")
+    folder = tmp_path / "archive"
+    (first,) = await archived(owner, folder)
+    await liar.store.synced()
+    after, lies = first, []
+    for _ in range(600):
+        number, last_id, previous = after.end
+        after = Segment(number + 1, last_id, last_id + 1, 1, 1, _FALSE, previous, {})
+        lies.append(Script(op=Op(ARCHIVE, after.payload, signed=True)))
+    await liar.store.write_all(lies)
+    assert len(await recorded(liar)) == 601
+    await owner.store.synced()
+    (second,) = await archived(owner, folder, interval_s=0.0)
+    assert await recorded(owner) == [first, second]
+    assert caplog.text.count("segment declared void") == 1
+
+
 async def test_a_false_segment_written_while_another_is_archived_does_not_replace_it(
     crowd: NodeGroup, tmp_path: Path
 ) -> None:

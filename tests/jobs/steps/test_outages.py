@@ -135,3 +135,37 @@ async def test_an_attempt_that_ends_with_the_database_is_interrupted(
     else:
         assert (done.state, done.attempts) == ("failed", 1)
         assert "interrupted more often than max_interruptions (0)" in (done.reason or "")
+
+
+@pytest.mark.timeout(120)
+async def test_of_jobs_that_wait_for_the_database_only_those_that_are_held_go_on(
+    tmp_path: Path, shared_server: Server, signal: Callable[[str], Signal]
+) -> None:
+    effects: list[str] = []
+    async with Proxy(shared_server.port) as proxy, Mesh.open(_behind(proxy, tmp_path, shared_server)) as node:
+        both_run = asyncio.Barrier(2)
+
+        async def effect(kind: str) -> str:
+            effects.append(kind)
+            if effects.count(kind) == 1:
+                await both_run.wait()
+                await proxy.refuse()
+            return kind
+
+        async def handle(context: JobContext) -> Any:
+            return await context.step("effect", effect, context.job.kind)
+
+        node.worker.handles("short", lease="2s")(handle)
+        node.worker.handles("long", lease="5m")(handle)
+        stopped = signal("job stopped")
+        jobs = [await node.jobs.schedule(kind, max_attempts=1) for kind in ("short", "long")]
+        async with node.worker.running():
+            await stopped.wait()
+            await proxy.accept()
+            done = await ended(node, *jobs)
+        assert [(job.state, job.failures, job.attempts) for job in done] == [
+            ("succeeded", 0, 2),
+            ("succeeded", 0, 1),
+        ]
+        assert [await node.jobs.result(job) for job in jobs] == ["short", "long"]
+    assert sorted(effects) == ["long", "short", "short"]

@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import JobContext
-from vox_mesh.jobs.steps.job_steps import JobSteps
+from vox_mesh.jobs.steps.job_steps import AppendedRows, JobSteps, append_if_held
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.steps.step_row import NO_LINK, StepRow
 from vox_mesh.node import MeshNode
-from vox_mesh.store.script import Outcome, Script
+from vox_mesh.store.script import Outcome, Script, Statement
 
 _JOBS: Final = 8
 
@@ -46,45 +46,53 @@ def _row(steps: JobSteps, job: Job, after: StepRow | None = None, *, at: int = 1
     return steps.signed(job.job_id, [row.placed(seq, job.last_op, link)])[0]
 
 
-def _script(steps: JobSteps, job: Job, after: StepRow | None = None) -> Script:
-    return steps.append_if_held(job, after, [_row(steps, job, after)])
+def _appended(steps: JobSteps, job: Job, after: StepRow | None = None) -> AppendedRows:
+    return AppendedRows(job, after, [_row(steps, job, after)])
 
 
-async def _are_stored(node: MeshNode, scripts: list[Script]) -> list[bool]:
-    """Write the scripts together; return of each whether its rows are stored."""
-    verdicts = await node.store.write_all(scripts)
-    return [isinstance(each, Outcome) and bool(each.rows) for each in verdicts]
+async def _stored(node: MeshNode, *appended: AppendedRows, alone: bool = True) -> list[bool]:
+    """Append rows in one statement, alone or among others; return of each job whether they are stored."""
+    others = [] if alone else [Script(Statement("SELECT 1"))]
+    verdict, *_ = await node.store.write_all([append_if_held(appended), *others])
+    assert isinstance(verdict, Outcome)
+    found = [row[0] for row in verdict.rows]
+    return [found.count(each.job.job_id) == len(each.rows) for each in appended]
 
 
+@pytest.mark.parametrize("alone", [True, False])
 async def test_of_steps_that_are_stored_together_only_those_of_a_late_worker_are_refused(
-    node: MeshNode,
+    node: MeshNode, alone: bool
 ) -> None:
     steps = node.jobs.steps
     async with _running_jobs(node, 3) as jobs:
         late = jobs[1]._replace(claim_token=jobs[1].claim_token - 1)
-        scripts = [_script(steps, job) for job in (jobs[0], late, jobs[2])]
-        assert await _are_stored(node, scripts) == [True, False, True]
+        appended = [_appended(steps, job) for job in (jobs[0], late, jobs[2])]
+        assert await _stored(node, *appended, alone=alone) == [True, False, True]
         assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 0, 1]
-        assert await _are_stored(node, scripts[1:2]) == [False]  # nor alone
+        other = _appended(steps, jobs[1]._replace(claimer="another"))
+        assert await _stored(node, other, alone=alone) == [False]
+        assert await _stored(node, _appended(steps, jobs[1]), alone=alone) == [True]
 
 
-async def test_steps_that_are_sent_twice_are_stored_once(node: MeshNode) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+async def test_steps_that_are_sent_twice_are_stored_once(node: MeshNode, alone: bool) -> None:
     steps = node.jobs.steps
     async with _running_jobs(node, 2) as jobs:
-        scripts = [_script(steps, job) for job in jobs]
-        for sent in (scripts, scripts, scripts[:1]):
-            assert all(await _are_stored(node, sent))
+        appended = [_appended(steps, job) for job in jobs]
+        for sent in (appended, appended, appended[:1]):
+            assert all(await _stored(node, *sent, alone=alone))
         assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 1]
 
 
-async def test_a_step_whose_predecessors_are_lost_is_refused_alone(node: MeshNode) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_step_whose_predecessors_are_lost_is_refused_alone(node: MeshNode, alone: bool) -> None:
     steps = node.jobs.steps
     async with _running_jobs(node, 2) as jobs:
-        stored = [_row(steps, job) for job in jobs]
-        assert all(await _are_stored(node, [_script(steps, job) for job in jobs]))
-        stored[0] = stored[0]._replace(link="lost")
-        scripts = [_script(steps, job, after) for job, after in zip(jobs, stored, strict=True)]
-        assert await _are_stored(node, scripts) == [False, True]
+        appended = [_appended(steps, job) for job in jobs]
+        assert all(await _stored(node, *appended, alone=alone))
+        lost, kept = (each.rows[0] for each in appended)
+        more = [_appended(steps, jobs[0], lost._replace(link="lost")), _appended(steps, jobs[1], kept)]
+        assert await _stored(node, *more, alone=alone) == [False, True]
         assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 2]
 
 
@@ -132,3 +140,17 @@ async def test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_tak
     assert [row.document for row in await steps.verified(job.job_id)] == [
         {"result": each} for each in range(3)
     ]
+
+
+async def test_more_steps_at_once_than_one_write_may_have(local: MeshNode) -> None:
+    large = "x" * 15_000
+
+    @local.worker.handles("work")
+    async def handle(context: JobContext) -> int:
+        results = await context.gather(*(context.step("large", partial(str, large)) for _ in range(600)))
+        return sum(map(len, results))
+
+    async with asyncio.timeout(PATIENCE_S), local.worker.running():
+        job = await local.jobs.schedule("work", max_attempts=1)
+        assert await local.jobs.result(job, timeout=PATIENCE_S) == 600 * len(large)
+    assert len(await local.jobs.steps.verified(job.job_id)) == 600

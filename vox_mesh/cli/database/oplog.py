@@ -32,11 +32,10 @@ from vox_mesh.jobs.job_trace import MAX_JOBS, JobTrace
 from vox_mesh.mesh import Mesh
 from vox_mesh.model.base.keys import is_public_key
 from vox_mesh.model.oplog.chain import LogEntry
-from vox_mesh.model.oplog.segment import Segment
 from vox_mesh.model.oplog.verification import ChainReport
 from vox_mesh.oplog.archive.false_segments import missing_error
 from vox_mesh.oplog.archive.log_archive import LogArchive
-from vox_mesh.oplog.archive.segment_ops import SegmentOps
+from vox_mesh.oplog.archive.segment_ops import RecordedSegment, SegmentOps
 from vox_mesh.oplog.export import ExportVerification, export_log, verify_export
 from vox_mesh.oplog.pages import EntryFilter
 from vox_mesh.runtime.archive.deletion import delete_archived
@@ -426,13 +425,12 @@ def archive(
 
     async def run(mesh: Mesh) -> list[Record]:
         if only_list:
-            found = await SegmentOps(mesh.store, mesh.trusted_keys).read()
-            return [_segment(each.segment) for each in found.recorded]
+            return [_segment(each) for each in await _segments(mesh)]
         begun = await CheckpointFile(settings).load()
         parts = (mesh.store, mesh.identity, mesh.clock, mesh.trusted_keys)
         to_archive = LogArchive(*parts, lambda: mesh.oplog.verify(since=begun), archive_target(settings))
         if void is not None:
-            return [_segment((await void_segment(mesh, to_archive.target, void, time.monotonic)).segment)]
+            return [_segment(await void_segment(mesh, to_archive.target, void, time.monotonic))]
         missing = await to_archive.false_segments.first_missing()
         await to_archive.false_segments.checked()
         if missing is not None:
@@ -441,17 +439,24 @@ def archive(
         if delete_older_than is not None:
             keep_ms = round(delete_older_than * 1_000)
             await delete_archived(mesh, to_archive.target, keep_ms, time.monotonic)
-        return [_segment(each) for each in done]
+        return [_segment(each) for each in await _segments(mesh) if each.segment in done]
 
     show_several(asyncio.run(run_on_mesh(settings, run)), as_json=as_json)
 
 
-def _segment(segment: Segment) -> Record:
+async def _segments(mesh: Mesh) -> Sequence[RecordedSegment]:
+    return (await SegmentOps(mesh.store, mesh.trusted_keys).read()).recorded
+
+
+def _segment(recorded: RecordedSegment) -> Record:
+    segment, entry = recorded.segment, recorded.entry
     return {
         "number": segment.number,
         "entries": segment.entries,
         "last_id": segment.last_id,
         "bytes": segment.bytes,
+        "node_id": entry.node_id,
+        "op_id": entry.op_id,
         "file": segment.file_name,
         "sha256": segment.sha256,
     }

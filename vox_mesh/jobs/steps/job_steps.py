@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -12,7 +12,7 @@ from vox_mesh.jobs.steps.attempt_signatures import AttemptSignatures
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.steps.step_row import MAX_STEPS, NO_LINK, StepRow, unbroken
 from vox_mesh.store.schema.statements import named
-from vox_mesh.store.script import Item, Script, Shape, Statement
+from vox_mesh.store.script import Script, Shape, Statement
 from vox_mesh.store.store import Store
 
 _log = logging.getLogger(__name__)
@@ -20,21 +20,57 @@ _log = logging.getLogger(__name__)
 _SQL: Final = named("job_steps")
 _PREFIX: Final = b"vox-mesh steps 1\n"
 _PAGE: Final = 500
+_ROW_BYTES: Final = 512  # of a row without its value
 
+_SUBJECT: Final = "steps"
 _APPEND: Final = Shape(
     "job_steps.append",
     (),
     answer=_SQL["append_of_jobs"],
-    columns=(),
-    subject=lambda item: item["job_id"],
+    columns=("job_id",),
+    subject=lambda _: _SUBJECT,
     repeatable=True,
-    single_statement=_SQL["append_of_job"],
-    single_statement_values=("job_id", "claim_token", "claimer", "after", "link", "rows"),
+    single_statement=_SQL["append_alone"],
+    single_statement_values=("rows",),
 )
-"""The steps of many jobs share one statement: it refuses those of a job whose claim is over, only them."""
+"""The steps of many jobs, in one statement: it refuses those of a job whose claim is over, only them."""
 
 STEPS_LOST: Final = "steps_lost"
 """The refusal of rows whose predecessors are not stored any more."""
+
+
+def weight_of(row: StepRow) -> int:
+    """Return the approximate size of a row in bytes."""
+    return len(row.value) + _ROW_BYTES
+
+
+class AppendedRows(NamedTuple):
+    """Rows that are appended to those of a running job, and the last one that is stored before them."""
+
+    job: Job
+    last: StepRow | None
+    rows: Sequence[StepRow]
+
+    @property
+    def weight(self) -> int:
+        """Return their approximate size in bytes."""
+        return sum(map(weight_of, self.rows))
+
+    def encoded(self) -> list[tuple[str | int | None, ...]]:
+        """Return the rows with what must hold when they are stored."""
+        seq, link = (0, NO_LINK) if self.last is None else (self.last.seq, self.last.link)
+        before = (self.job.claimer, seq, link, self.job.job_id)
+        return [(*before, *row) for row in self.rows]
+
+
+def append_if_held(appended: Iterable[AppendedRows]) -> Script:
+    """Return the script that appends rows of several jobs, each after the last one that is stored.
+
+    It answers the job of each row that is stored. A row is not if the claim of its job is over, the last row
+    is not stored, another row is in its place, or we are superseded.
+    """
+    rows = [row for each in appended for row in each.encoded()]
+    return Script.of(_APPEND, {"rows": orjson.dumps(rows).decode()})
 
 
 class StepPage(NamedTuple):
@@ -141,21 +177,6 @@ class JobSteps:
     def append(self, job_id: str, rows: Sequence[StepRow]) -> Statement:
         """Return the statement that appends rows."""
         return Statement(_SQL["append"], (*self._mesh, job_id, _encoded(rows)))
-
-    def append_if_held(self, job: Job, last: StepRow | None, rows: Sequence[StepRow]) -> Script:
-        """Return the script that appends rows after the last one that is stored.
-
-        It has no rows if the claim is over, the last row is not stored, or we are superseded.
-        """
-        item: Item = {
-            "job_id": job.job_id,
-            "claim_token": job.claim_token,
-            "claimer": job.claimer,
-            "after": 0 if last is None else last.seq,
-            "link": NO_LINK if last is None else last.link,
-            "rows": _encoded(rows),
-        }
-        return Script.of(_APPEND, item)
 
     def _signed_text(self, job_id: str, row: StepRow) -> bytes:
         return _PREFIX + orjson.dumps([*self._mesh, job_id, row.start_op, row.seq, row.link])

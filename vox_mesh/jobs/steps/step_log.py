@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any, Final, NamedTuple
 
-from vox_mesh.errors import (
-    BadValue,
-    DatabaseUnavailable,
-    MeshError,
-    Refused,
-    StaleClaim,
-    StepOrderChanged,
-)
+from vox_mesh.errors import BadValue, MeshError, Refused, StaleClaim, StepOrderChanged
 from vox_mesh.jobs.proof.artifacts import Artifact, Artifacts
-from vox_mesh.jobs.steps.job_steps import STEPS_LOST, JobSteps
-from vox_mesh.jobs.steps.settled_writes import write_settled
+from vox_mesh.jobs.steps.job_steps import STEPS_LOST, AppendedRows, JobSteps, weight_of
+from vox_mesh.jobs.steps.settled_writes import write_steps
+from vox_mesh.jobs.steps.step_writer import MAX_BYTES, StepWriter
 from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.steps.step_row import (
@@ -32,12 +26,9 @@ from vox_mesh.model.jobs.steps.step_row import (
 )
 from vox_mesh.model.jobs.steps.suspension import Suspended
 from vox_mesh.nodes.clock import MeshClock
-from vox_mesh.store.script import Outcome, Script, Statement, Verdict
+from vox_mesh.store.script import Script, Statement
 from vox_mesh.store.store import Store
 
-_log = logging.getLogger(__name__)
-
-_RETRY_DELAY_S: Final = 1.0
 _UNSIGNED: Final = ("", "", None)
 _MAX_TAKEN: Final = 100
 """The rows of another job that are stored in one write."""
@@ -70,6 +61,7 @@ class StepLog:
         self,
         store: Store,
         steps: JobSteps,
+        writer: StepWriter,
         job: Job,
         clock: MeshClock,
         artifacts: Artifacts,
@@ -82,6 +74,7 @@ class StepLog:
         """
         self._store = store
         self._steps = steps
+        self._writer = writer
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
@@ -94,10 +87,15 @@ class StepLog:
         self._only: frozenset[int] | None = None
         self._pending: list[_Append] = []
         self._waiting: dict[int, StepRow] = {}
-        self._writing: asyncio.Task[None] | None = None
+        self._is_writing = False
+        self._taken: list[StepRow] = []
+        """The pending rows that the writer of the node has taken."""
+        self._alone: asyncio.Task[None] | None = None
+        """Writes what does not share a write with other attempts."""
         self._may_be_more = job.attempts > 1
-        """Whether the table may have rows that are not believed; the first write removes them."""
+        """Whether the table may have rows that are not believed; the next write removes them."""
         self._failure: Exception | None = None
+        self._context = copy_context()
 
     # --- the steps of another job ----------------------------------------------------------------
 
@@ -105,9 +103,7 @@ class StepLog:
         """Store rows of another job as those of this one, as far as no earlier attempt has."""
         own = [row._replace(claim_token=self._job.claim_token, signature=None) for row in rows]
         for start in range(len(self.rows), len(own), _MAX_TAKEN):
-            failure = await self._write_rows(own[start : start + _MAX_TAKEN], effects)
-            if failure is not None:
-                raise failure
+            await self._write_guarded(self._next(own[start : start + _MAX_TAKEN]), effects)
         self._by_place = _kept(self.rows, self._job)
 
     def limit_to(self, rows: Sequence[StepRow]) -> None:
@@ -172,10 +168,13 @@ class StepLog:
         Raises `StaleClaim` if the claim is over. While the database is unavailable it waits: the loss of the
         claim cancels the attempt.
         """
+        if self._failure is not None:
+            raise self._failure
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Append(self._row(place, state, document), artifact, effects, written))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_all(), name="vox-mesh-steps")
+        if not self._is_writing:
+            self._is_writing = True
+            self._writer.submit(self)
         await written
 
     def wait_for(self, place: Place, document: Mapping[str, Any]) -> None:
@@ -192,7 +191,8 @@ class StepLog:
         self._count_rows(self._waiting.values())
 
     def _count_rows(self, rows: Iterable[StepRow]) -> None:
-        self._counts.update((row.kind, row.state) for row in rows)
+        for row in rows:
+            self._counts[row.kind, row.state] += 1
 
     def _row(self, place: Place, state: StepState, document: Mapping[str, Any]) -> StepRow:
         now_ms = self._clock.now_ms
@@ -206,53 +206,100 @@ class StepLog:
     async def close(self) -> None:
         """Write nothing more: the attempt has ended."""
         self._failure = StaleClaim(StaleClaim.code, statement=0)
-        if (writing := self._writing) is not None:
-            writing.cancel()
-            await asyncio.wait([writing])
-            for each in self._pending:
-                each.written.cancel()
-            self._writing, self._pending = None, []
+        pending, self._pending = self._pending, []
+        for each in pending:
+            each.written.cancel()
+        await self._writer.withdraw(self)
+        if (alone := self._alone) is not None:
+            alone.cancel()
+            await asyncio.wait([alone])
 
-    async def _write_all(self) -> None:
-        """Write what is pending until nothing is; after a failure, nothing more is written."""
-        while batch := tuple(self._pending):
-            try:
-                self._failure = self._failure or await self._write(batch)
-            except Exception as error:  # every caller must get an answer
-                self._failure = error
-            for each in batch:
-                if each.written.done():
-                    continue
-                if self._failure is None:
-                    each.written.set_result(None)
-                else:
-                    each.written.set_exception(self._failure)
-            del self._pending[: len(batch)]
-        self._writing = None
+    # --- writing ---------------------------------------------------------------------------------
 
-    async def _write(self, batch: Sequence[_Append]) -> MeshError | None:
-        artifacts = self._artifacts.rows(each.artifact for each in batch if each.artifact is not None)
-        others = [] if artifacts is None else [artifacts]
-        others += [effect for each in batch for effect in each.effects]
-        rows = [self._with_last_begun(each.row) for each in batch]
-        failure = await self._write_rows(rows, others)
-        if failure is None:
-            self._count_rows(rows)
-        return failure
+    def take(self) -> AppendedRows | None:
+        """Return the pending rows for the write that the attempts of a node share.
 
-    async def _write_rows(self, new: Sequence[StepRow], others: Sequence[Statement]) -> MeshError | None:
-        if len(self.rows) + len(new) > MAX_STEPS:
-            return BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
-        rows = self._linked(new)
-        failure = None
-        if others or self._may_be_more or not await self._is_appended(rows):
-            failure = await self._write_guarded(self._after_stored(rows), others)
-        if isinstance(failure, Refused) and failure.reason == STEPS_LOST:
-            failure = await self._write_guarded(self._all_again(rows), others)
-        if failure is None:
-            self.rows += rows
-            self._may_be_more = False
-        return failure
+        `None` if other statements belong to them, or other rows may be in their places: then they are written
+        alone, guarded by the claim.
+        """
+        due = self._due()
+        try:
+            rows = self._next([self._with_last_begun(each.row) for each in due])
+            others = self._others_of(due)
+        except Exception as error:  # every caller must get an answer
+            self._fail(error)
+            return None
+        self._taken = rows
+        if others or self._may_be_more:
+            self._write_alone(others)
+            return None
+        return AppendedRows(self._job, self.rows[-1] if self.rows else None, rows)
+
+    def settle(self, *, is_stored: bool) -> None:
+        """Answer the callers whose rows are stored. If not all are, the guarded write says why."""
+        if self._failure is not None:
+            return
+        if is_stored:
+            self.rows += self._taken
+            self._answer()
+        else:
+            self._may_be_more = True
+            self._write_alone(())
+
+    def _write_alone(self, others: Sequence[Statement]) -> None:
+        writing = self._write_taken(others)
+        self._alone = asyncio.create_task(writing, name="vox-mesh-steps", context=self._context)
+
+    async def _write_taken(self, others: Sequence[Statement]) -> None:
+        try:
+            await self._write_guarded(self._taken, others)
+        except Exception as error:  # every caller must get an answer
+            self._alone = None
+            self._fail(error)
+        else:
+            self._alone = None
+            self._answer()
+
+    def _answer(self) -> None:
+        """Answer the callers whose rows are stored, and go on with what is pending since."""
+        self._count_rows(self._taken)
+        done, self._pending = self._pending[: len(self._taken)], self._pending[len(self._taken) :]
+        self._taken = []
+        for each in done:
+            if not each.written.done():
+                each.written.set_result(None)
+        self._is_writing = bool(self._pending)
+        if self._is_writing:
+            self._writer.submit(self)
+
+    def _fail(self, error: Exception) -> None:
+        """Write nothing more, and tell all callers why."""
+        self._failure = error
+        pending, self._pending = self._pending, []
+        for each in pending:
+            if not each.written.done():
+                each.written.set_exception(error)
+
+    def _due(self) -> Sequence[_Append]:
+        """Return what is pending, as much as one write may have."""
+        left = MAX_BYTES
+        for count, each in enumerate(self._pending):
+            left -= weight_of(each.row)
+            if left < 0 and count:
+                return self._pending[:count]
+        return self._pending
+
+    def _others_of(self, appends: Sequence[_Append]) -> list[Statement]:
+        """Return the statements that belong to these rows."""
+        artifacts = self._artifacts.rows(each.artifact for each in appends if each.artifact is not None)
+        effects = [effect for each in appends for effect in each.effects]
+        return effects if artifacts is None else [artifacts, *effects]
+
+    def _next(self, rows: Sequence[StepRow]) -> list[StepRow]:
+        """Return rows as they follow the ones that are stored. Raises `BadValue` if these are too many."""
+        if len(self.rows) + len(rows) > MAX_STEPS:
+            raise BadValue(f"a job must have at most {MAX_STEPS} stored steps", hint="start another job")
+        return self._linked(rows)
 
     def _with_last_begun(self, row: StepRow) -> StepRow:
         """Return a row that, if its step failed for good, names the last place that has begun until now."""
@@ -260,33 +307,22 @@ class StepLog:
             return row
         return row._replace(value=canonical({**row.document, _LAST_BEGUN: self._count}, max_depth=None))
 
-    async def _is_appended(self, rows: Sequence[StepRow]) -> bool:
-        """Append rows, in one statement with those of other jobs. Return whether all of them are stored.
+    async def _write_guarded(self, rows: Sequence[StepRow], others: Sequence[Statement]) -> None:
+        """Store rows and what belongs to them, or neither. Raises the reason."""
+        try:
+            await self._write_script(self._after_stored(rows), others)
+        except Refused as refused:
+            if refused.reason != STEPS_LOST:
+                raise
+            await self._write_script(self._all_again(rows), others)
+        self.rows += rows
+        self._may_be_more = False
 
-        If not, the guarded write says why, or removes the rows that are in their places.
-        """
-        last = self.rows[-1] if self.rows else None
-        verdict = await self._settle(self._steps.append_if_held(self._job, last, rows))
-        is_appended = isinstance(verdict, Outcome) and len(verdict.rows) == len(rows)
-        self._may_be_more = not is_appended
-        return is_appended
-
-    async def _write_guarded(
-        self, rows: Sequence[Statement], others: Sequence[Statement]
-    ) -> MeshError | None:
-        """Write rows and what belongs to them, or neither. Return why they were refused, or `None`."""
-        verdict = await self._settle(Script(self.fence(), *rows, *others))
-        return verdict if isinstance(verdict, MeshError) else None
-
-    async def _settle(self, script: Script) -> Verdict:
-        """Write a script once the database is available."""
-        has_logged = False
-        while isinstance(verdict := await write_settled(self._store, script), DatabaseUnavailable):
-            if not has_logged:
-                has_logged = True
-                _log.warning("steps not stored yet: job_id=%s: %s", self._job.job_id, verdict.line)
-            await asyncio.sleep(_RETRY_DELAY_S)
-        return verdict
+    async def _write_script(self, rows: Sequence[Statement], others: Sequence[Statement]) -> None:
+        script = Script(self.fence(), *rows, *others)
+        verdict = await write_steps(self._store, script, f"job_id={self._job.job_id}")
+        if isinstance(verdict, MeshError):
+            raise verdict
 
     def _after_stored(self, rows: Sequence[StepRow]) -> list[Statement]:
         """Return the statements that append rows to the ones that are stored."""

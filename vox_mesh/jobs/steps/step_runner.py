@@ -78,7 +78,7 @@ class StepRunner:
         self._job = job
         self._clock = clock
         self._artifacts = artifacts
-        self._children, self._waits, self._cleanups, self._early_wakes, _ = services
+        self._children, self._waits, self._cleanups, self._early_wakes, *_ = services
         self._ended_early: frozenset[int] | None = None  # the rows, once they were read
         self._origin = origin
         self._compensations: dict[int, _Compensation] = {}

@@ -11,6 +11,7 @@ from vox_mesh.jobs.steps.child_jobs import ChildJobs
 from vox_mesh.jobs.steps.early_wakes import EarlyWakes
 from vox_mesh.jobs.steps.job_cleanups import JobCleanups
 from vox_mesh.jobs.steps.job_waits import JobWaits, Verify
+from vox_mesh.jobs.steps.step_writer import StepWriter
 from vox_mesh.store.store import Store
 
 if TYPE_CHECKING:
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class StepServices(NamedTuple):
-    """The children of jobs, what suspended jobs wait for, and what their abort concerns."""
+    """The children of jobs, what suspended jobs wait for, what their abort concerns, and who stores steps."""
 
     children: ChildJobs
     waits: JobWaits
     cleanups: JobCleanups
     early_wakes: EarlyWakes
+    writer: StepWriter
     noted: asyncio.Event
     """Set when this node begins to write a wait or a cleanup: maintenance need not look for them before."""
 
@@ -38,6 +40,7 @@ class StepServices(NamedTuple):
             JobWaits(store, jobs.clock, verify, noted.set),
             JobCleanups(store, jobs, is_known_to_all, noted.set),
             jobs.wakes,
+            StepWriter(store),
             noted,
         )
 

@@ -265,7 +265,11 @@ class Executor:
     ) -> StepRunner:
         store, clock = self._store, self._jobs.clock
         fence = partial(claim_fence, store, job)
-        log = StepLog(store, self._jobs.steps, job, clock, self._artifacts, fence, self.stats.steps, rows)
+        log = StepLog(
+            *(store, self._jobs.steps, self._steps.writer, job, clock, self._artifacts, fence),
+            self.stats.steps,
+            rows,
+        )
         given = self._steps, origin, answer, is_woken
         return StepRunner(log, job, clock, self._artifacts, *given, self._chance, _CONTROL)
 

@@ -104,7 +104,7 @@ class FalseSegments:
         last = await self._trusted_keys.last_deletion()
         if rest[0].segment.number <= last.segment or not await self._is_owner():
             return False
-        if any([await self._trusted_keys.is_of_owner(each.entry) for each in rest]):
+        if await self._trusted_keys.is_any_of_owner(each.entry for each in rest):
             return False
         return await self._void(rest[0], last)  # and with it all that follow it
 

@@ -1,0 +1,92 @@
+"""The writer of steps: what the attempts of a node append at the same time is stored by one statement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextvars import copy_context
+from typing import Any, Final, Protocol
+
+from vox_mesh.jobs.steps.job_steps import AppendedRows, append_if_held
+from vox_mesh.jobs.steps.settled_writes import write_steps
+from vox_mesh.store.script import Outcome
+from vox_mesh.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 2**20
+"""How much is stored at once, of one attempt and of several."""
+
+
+class StepSource(Protocol):
+    """The steps of an attempt."""
+
+    def take(self) -> AppendedRows | None:
+        """Return what is to be appended now, or `None` if nothing can share a write with other attempts."""
+
+    def settle(self, *, is_stored: bool) -> None:
+        """Take notice of whether all rows that were taken are stored."""
+
+
+class StepWriter:
+    """Stores what attempts append. What comes during a write forms the next one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: dict[StepSource, None] = {}
+        self._taken: dict[StepSource, AppendedRows] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._context = copy_context()  # that of the node: what it writes is not of one attempt
+
+    def submit(self, source: StepSource) -> None:
+        """Store what an attempt is to append, and let it `settle`."""
+        self._waiting[source] = None
+        if self._task is None:
+            self._start()
+
+    async def withdraw(self, source: StepSource) -> None:
+        """Store nothing more of an attempt. What is being stored may be stored nevertheless."""
+        self._waiting.pop(source, None)
+        is_last = self._taken.pop(source, None) is not None and not self._taken
+        if is_last and (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+            if self._waiting and self._task is None:
+                self._start()
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._write_all(), name="vox-mesh-steps", context=self._context)
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                self._take()
+                if self._taken:
+                    await self._write()
+        finally:
+            self._task = None
+
+    def _take(self) -> None:
+        """Take what waits, as much as one write may have."""
+        left = MAX_BYTES
+        while self._waiting and left > 0:
+            source = next(iter(self._waiting))
+            del self._waiting[source]
+            if (appended := source.take()) is not None:
+                self._taken[source] = appended
+                left -= appended.weight
+
+    async def _write(self) -> None:
+        appended = [*self._taken.values()]
+        of = f"job_id={appended[0].job.job_id}" if len(appended) == 1 else f"jobs={len(appended)}"
+        stored = Counter[Any]()
+        try:
+            verdict = await write_steps(self._store, append_if_held(appended), of)
+            if isinstance(verdict, Outcome):
+                stored.update(row[0] for row in verdict.rows)
+        except Exception:  # each attempt writes alone then, and learns what is wrong
+            _log.exception("steps not stored together: %s", of)
+        taken, self._taken = self._taken, {}
+        for source, each in taken.items():
+            source.settle(is_stored=stored[each.job.job_id] == len(each.rows))
