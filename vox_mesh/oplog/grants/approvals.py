@@ -259,8 +259,7 @@ class Approvals:
         if not self._clock.is_set:
             return
         values = (*self._mesh, _GRACE_MS, _MAX_APPLIED, self._clock.now_ms)
-        for row in await self._store.read(_SQL["due"], values):
-            approval_id = _Row._make(row).approval_id
+        for (approval_id,) in await self._store.read(_SQL["due"], values):
             try:
                 await self.apply(approval_id)
             except (StaleIncarnation, StoreClosed):
