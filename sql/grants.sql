@@ -8,18 +8,20 @@
 -- part: OF_MESH
 scope_id = ?1 AND repository_id = ?2
 
+-- part: WITHOUT_GRANT
+-- The agent `agent` may act through the node `node` without a grant: neither it nor all agents are admitted, or the node
+-- is the owner and acts itself or for a person. People act with the rights of the node.
+NOT EXISTS (
+    SELECT 1 FROM admitted_agents
+    WHERE scope_id = scope AND repository_id = repository AND agent_id IN (agent, '*')
+      AND ((agent = node OR (agent_id = '*' AND agent GLOB 'person:*'))
+        AND node = (SELECT node_id FROM mesh_owner WHERE scope_id = scope AND repository_id = repository)) IS NOT TRUE)
+
 -- part: GRANTED
--- The agent `agent` may act through the node `node` by the grant `by_grant` or, if that is null, without one; if it is
--- empty, the mesh itself acts. To use it, bind these names, and `scope` and `repository`, to any expressions:
--- `(SELECT GRANTED FROM (SELECT ?1 AS scope, …))`. People act with the rights of the node.
-CASE WHEN by_grant IS NULL THEN
-    (NOT EXISTS (
-        SELECT 1 FROM admitted_agents WHERE scope_id = scope AND repository_id = repository AND agent_id = agent)
-     AND NOT EXISTS (
-        SELECT 1 FROM admitted_agents WHERE scope_id = scope AND repository_id = repository AND agent_id = '*'))
-    OR ((agent = node OR (agent GLOB 'person:*' AND NOT EXISTS (
-            SELECT 1 FROM admitted_agents WHERE scope_id = scope AND repository_id = repository AND agent_id = agent)))
-        AND node = (SELECT node_id FROM mesh_owner WHERE scope_id = scope AND repository_id = repository))
+-- The agent may act by the grant `by_grant` or, if that is null, without one; if it is empty, the mesh itself acts. To
+-- use it, bind these names, and `scope` and `repository`, to any expressions:
+-- `(SELECT GRANTED FROM (SELECT ?1 AS scope, …))`.
+CASE WHEN by_grant IS NULL THEN WITHOUT_GRANT
 WHEN by_grant = '' THEN 1
 ELSE EXISTS (
     SELECT 1 FROM grants

@@ -196,8 +196,8 @@ def grant_rate_kept(history: History) -> Iterator[str | int]:
             if each.act.action == SEND
         ]
         limits = [rate for rate in rates if rate is not None]
-        if len(limits) < len(rates):
-            continue  # one of its grants has no limit
+        if not limits or len(limits) < len(rates):
+            continue  # no grant of its own allows it, as another check says, or one of them has no limit
         times, window_ms = sum(rate.times for rate in limits), min(rate.window_ms for rate in limits)
         for number, deed in enumerate(deeds[times:]):
             yield 1

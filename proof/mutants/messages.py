@@ -162,6 +162,48 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "gives-up-another",
+        "of two tasks that share a loop, a cancelled one releases the message of the other",
+        (
+            Code(
+                "vox_mesh.messages.receive_loops:ReceiveLoops.end_handler",
+                "message = consumer.handled.pop(handler, None)",
+                "message = [*consumer.handled.values()][-1]",
+            ),
+        ),
+        ("test_of_two_tasks_that_share_a_loop_the_cancelled_one_gives_up_its_own_message",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "failed-send-as-sent",
+        "the error about messages that were sent together counts failed ones as sent",
+        (
+            Code(
+                "vox_mesh.messages.bulk_sending:_not_all_sent",
+                "return NotAllSent(sent, failed)",
+                "return NotAllSent([*sent, *(draft for draft, _ in failed[1:])], failed[:1])",
+            ),
+        ),
+        ("test_an_error_says_which_messages_were_sent_and_which_failed",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "timeout-of-a-portion",
+        "each portion of messages that are sent together has the whole timeout",
+        (
+            Code(
+                "vox_mesh.messages.bulk_sending:BulkSender.send",
+                "outcomes += await self._send_together(drafts[first : first + _TOGETHER], deadline)",
+                "outcomes += await self._send_together(\n"
+                "            drafts[first : first + _TOGETHER],\n"
+                "            None if timeout is None else self._monotonic() + timeout,\n"
+                "        )",
+            ),
+        ),
+        ("test_the_timeout_is_that_of_all_messages_together",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "given-back-overtaken",
         "a message is handed out before an earlier one that waits for its retry",
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -46,7 +47,7 @@ async def run(context: WorkloadContext) -> None:
         elif rng.random() < _DELEGATES:
             await _delegate(context)
         else:
-            await _act(context)
+            await _act(context, rng.choice(_AGENTS))
 
 
 async def _admit(context: WorkloadContext, agent: str) -> bool:
@@ -73,9 +74,13 @@ async def _decide(context: WorkloadContext) -> None:
     with context.recorder.operation("grant.decide") as record:
         in_force = await mesh.grants.in_force()
         if in_force and (len(in_force) >= _MAX_IN_FORCE or rng.random() < _REVOKES):
-            grant_id = rng.choice(in_force).grant.grant_id
-            await mesh.grants.revoke(grant_id)
-            record.ok(revoked=grant_id)
+            grant = rng.choice(in_force).grant
+            acting = asyncio.create_task(_act(context, grant.agent))  # which has looked its grant up already
+            try:
+                await mesh.grants.revoke(grant.grant_id)
+                record.ok(revoked=grant.grant_id)
+            finally:
+                await acting
         else:
             agent = rng.choice(_AGENTS)
             grant = await mesh.grants.issue(agent, rng.choice(_LINES), delegations=rng.randrange(3))
@@ -97,9 +102,8 @@ async def _delegate(context: WorkloadContext) -> None:
         record.ok(delegated=grant.grant_id, agent=agent)
 
 
-async def _act(context: WorkloadContext) -> None:
+async def _act(context: WorkloadContext, agent: str) -> None:
     """Do something in the name of an agent, which its grants allow or not."""
-    agent = context.rng.choice(_AGENTS)
     what = context.rng.choice([*_ACTS])
     with context.recorder.operation("grant.act", agent=agent, act=what) as record:
         try:

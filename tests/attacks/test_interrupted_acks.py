@@ -264,3 +264,49 @@ def test_a_blocking_loop_that_is_closed_raises_the_failure_of_an_ack(blocking: B
         receiving.close()
     assert blocking.messages.wait_for_acks() is False
     assert blocking.messages.wait_for_acks(), "it is raised once"
+
+
+# --- one loop in several tasks --------------------------------------------------------------------
+
+
+async def test_of_two_tasks_that_share_a_loop_the_cancelled_one_gives_up_its_own_message(
+    node: MeshNode,
+) -> None:
+    sent = [await node.messages.send("z", sender, sender=sender) for sender in "ab"]
+    receiving = node.messages.receive("z")
+    is_handling = asyncio.Event()
+
+    async def handle() -> None:
+        await next_of(receiving)
+        is_handling.set()
+        await asyncio.Event().wait()
+
+    handling = asyncio.create_task(handle())
+    await is_handling.wait()
+    second = await next_of(receiving)
+    handling.cancel()
+    await _end(handling)
+    await settled(node)
+    assert await _states(node, sent) == ["stored", "delivered"]
+    assert await node.messages.ack(second, durable=True)
+    again = await next_of(receiving)
+    assert again.message_uuid == sent[0].message_uuid
+    await node.messages.ack(again)
+    await receiving.aclose()
+    assert await _states(node, sent) == ["acked", "acked"]
+
+
+async def test_tasks_that_take_turns_in_a_loop_leave_nothing_behind(node: MeshNode) -> None:
+    await _send(node, 6)
+    receiving = node.messages.receive("z")
+
+    async def handle_one() -> None:
+        await node.messages.ack(await next_of(receiving))
+
+    for _ in range(3):
+        await asyncio.create_task(handle_one())
+        await handle_one()
+    await asyncio.sleep(0)  # for the end of the last task to be noticed
+    (consumer,) = node.messages._consumers
+    assert list(consumer.handled) == [asyncio.current_task()]
+    await receiving.aclose()

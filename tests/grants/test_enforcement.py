@@ -15,6 +15,8 @@ from vox_mesh.errors import BadValue, NotGranted
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
+from vox_mesh.oplog.grants.permit import ungranted
+from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script
 
 BUDGET: Final = Budget.of_document({"max_bu": 5})
@@ -46,6 +48,22 @@ DEEDS: Final = [
     Deed("tempo.set", "DeclareIncident", lambda node: node.rhythm.incidents.declare("fire")),
     Deed("op.append kind test.*", NOTE.name, lambda node: node.oplog.append(NOTE.name, {})),
 ]
+
+
+@pytest.mark.parametrize(
+    ("noun", "name"),
+    [
+        ("grants", "refuse_without_grant"),
+        ("locks", "take_fast"),
+        ("locks", "hand_off"),
+        ("messages", "send_one"),
+    ],
+)
+def test_an_agent_that_names_no_grant_pays_for_no_look_at_grants(noun: str, name: str) -> None:
+    whole = named(noun)[name]
+    assert "FROM grants" in whole
+    assert "FROM grants" not in ungranted(whole)
+    assert "FROM admitted_agents" in ungranted(whole)
 
 
 @pytest.fixture

@@ -69,3 +69,13 @@ async def test_too_many_are_refused_without_reading_them_all(local: MeshNode) ->
 
 async def test_none_is_fine(local: MeshNode) -> None:
     assert await local.messages.send_all([], sender="planner") == []
+
+
+@pytest.mark.parametrize("option", ["key", "route", "statements", "signed_by", "thread_id"])
+async def test_an_option_that_each_message_needs_for_itself_is_refused(local: MeshNode, option: str) -> None:
+    given: dict[str, Any] = {option: "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
+    with pytest.raises(BadValue, match=f"can't have {option}"):
+        await local.messages.send_all([("coder", 1)], sender="planner", **given)
+    with pytest.raises(BadValue, match=f"can't have {option}"):
+        await local.messages.send_all([], sender="planner", **given)
+    assert await local.messages.queries.counts() == {}

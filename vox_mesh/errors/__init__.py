@@ -56,6 +56,7 @@ from vox_mesh.errors.messages import AgentSignatureMissing as AgentSignatureMiss
 from vox_mesh.errors.messages import AgentSignatureWrong as AgentSignatureWrong
 from vox_mesh.errors.messages import MessageExpired as MessageExpired
 from vox_mesh.errors.messages import MessageTaken as MessageTaken
+from vox_mesh.errors.messages import NotAllSent as NotAllSent
 from vox_mesh.errors.messages import NotHolder as NotHolder
 from vox_mesh.errors.messages import RelayFailed as RelayFailed
 from vox_mesh.errors.messages import RelayRefused as RelayRefused

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from vox_mesh.errors.base import MeshError
 
 
@@ -15,6 +18,25 @@ class MessageTaken(MeshError):
     """Another message has this id."""
 
     code = "message_taken"
+
+
+class NotAllSent(MeshError):
+    """Of messages that were sent together, some failed.
+
+    `sent`: the others, as `send` returns them. `failed`: each failed message with its error. Both are in the
+    order in which they were given.
+    """
+
+    code = "not_all_sent"
+
+    def __init__(self, sent: Sequence[Any], failed: Sequence[tuple[Any, MeshError]]) -> None:
+        _, first = failed[0]
+        super().__init__(
+            f"{len(failed)} of {len(sent) + len(failed)} messages failed, the first with: {first}",
+            hint="see the error of each in `failed`, and send it again with its message_uuid as the key",
+        )
+        self.sent = tuple(sent)
+        self.failed = tuple(failed)
 
 
 class SenderRefused(MeshError):

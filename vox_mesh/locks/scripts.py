@@ -14,7 +14,7 @@ from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.reserved import refuse_mesh_agent
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
-from vox_mesh.oplog.grants.permit import MESH_GRANT, grant_guard
+from vox_mesh.oplog.grants.permit import MESH_GRANT, grant_guard, ungranted
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
@@ -59,6 +59,7 @@ _TAKE: Final = Shape(
         *("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
         "grant",
     ),
+    if_absent=("grant", ungranted(_SQL["take_fast"])),
 )
 _RELEASE: Final = Shape(
     "locks.release",
@@ -263,9 +264,10 @@ class LockRequest:
         own = (*mesh, self.request_id, self.keys[0])
         holder = (self.holder_node, self.holder_agent, modifier(self.ttl))
         values = (*own, *holder, lock.fence_token, compared_up_to, lock.request_id, self.grant)
+        sql = ungranted(_SQL["hand_off"]) if self.grant is None else _SQL["hand_off"]
         leave = Statement(_SQL["leave_queue_if_handed_off"], own)
         return (
-            Script(answer=Answer(_SQL["hand_off"], values, _RESULT_COLUMNS), repeatable=True),
+            Script(answer=Answer(sql, values, _RESULT_COLUMNS), repeatable=True),
             Script(leave, repeatable=True),
         )
 

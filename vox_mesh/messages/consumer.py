@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from vox_mesh.errors import AWAY, MeshError, StoreClosed
 from vox_mesh.messages.claims import (
@@ -95,7 +95,8 @@ class Consumer:
         self._next_ms: int | None = None
         self._unanswered = 0  # requests since the database last answered
         self._has_relayed = False  # among the prefetched messages
-        self._current: Message | None = None  # the message handed out last, until the next is requested
+        self.handled: dict[asyncio.Task[Any], Message | None] = {}
+        """The tasks that got messages, each with its last one until it asks for the next."""
         self._is_changed = False
         self._seen = -1  # the change count at the last look
         if not is_nudged:
@@ -162,16 +163,13 @@ class Consumer:
 
     def next_prefetched(self) -> Message | None:
         """Return the next message if it can be handed out at once."""
-        self._current = None
         if self._is_closed or not self._prefetched or self._has_stale:
             return None
         self._claims.acks.raise_failure(self)
-        message = self._current = self._pop_prefetched()
-        return message
+        return self._pop_prefetched()
 
     async def next(self) -> Message:
         """Return the next message as soon as there is one."""
-        self._current = None
         if self._store.change_count != self._seen:  # it is woken only while it waits
             self._is_changed = True
         while True:
@@ -181,7 +179,6 @@ class Consumer:
             self._claims.acks.raise_failure(self)
             message = self._pop_prefetched()
             if message is not None:
-                self._current = message
                 return message
             self._wake.clear()
             if not (self._is_time_to_look and await self._prefetch()):
@@ -425,9 +422,8 @@ class Consumer:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
 
-    async def give_up(self) -> None:
-        """Release the current message, if it is not settled, and all that were not looked at."""
-        message, self._current = self._current, None
+    async def give_up(self, message: Message | None) -> None:
+        """Release the message of a handler, if it is not settled, and all that were not looked at."""
         if message is not None and self._busy.get(message.pair, (None,))[0] == _claim_key(message):
             self._relay_buffer.mark_not_done(message)
             self._claims.hand_over(message)

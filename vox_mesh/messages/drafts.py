@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
 from typing import Any, Final, TypedDict
 
 from vox_mesh.errors import BadValue
@@ -25,11 +23,9 @@ from vox_mesh.model.messages.records import (
     time_after,
 )
 from vox_mesh.store.script import new_key
-from vox_mesh.store.slices import in_slices
 
 DEFAULT_PRIORITY: Final = 1
 _MAX_MAX_ATTEMPTS: Final = 1_000
-_MAX_AT_ONCE: Final = 10_000
 
 
 class DraftOptions(TypedDict, total=False):
@@ -91,21 +87,3 @@ def draft_message(
         traceparent=traceparent,
         is_ordered=int(ordered or not to.startswith(ROLE)),
     )
-
-
-def checked_pairs(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return pairs of a recipient and a body, if they are not too many."""
-    found = list(islice(pairs, _MAX_AT_ONCE + 1))
-    if len(found) > _MAX_AT_ONCE:
-        raise BadValue(f"at most {_MAX_AT_ONCE} messages at once", hint="call send_all several times")
-    for each in found:
-        if type(each) is not tuple or len(each) != 2:
-            raise BadValue(f"a message must be a tuple of a recipient and a body, got {type(each).__name__}")
-    return found
-
-
-async def draft_all(
-    sender: str, pairs: Iterable[tuple[str, Any]], now_ms: int, options: DraftOptions
-) -> list[Message]:
-    """Return drafts with the same options, in this order; let others run between them."""
-    return await in_slices(draft_message(sender, to, body, now_ms, **options) for to, body in pairs)

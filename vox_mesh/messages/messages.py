@@ -23,6 +23,7 @@ from typing import Any, Final, Unpack
 from vox_mesh.errors import BadValue, DatabaseUnavailable
 from vox_mesh.messages.acts import sending_acts
 from vox_mesh.messages.agent_signatures import AgentSignatures
+from vox_mesh.messages.bulk_sending import BulkSender, checked_pairs, draft_all
 from vox_mesh.messages.claims import (
     LEASE_S,
     MAX_CLAIMED,
@@ -33,7 +34,7 @@ from vox_mesh.messages.claims import (
     is_relayed,
 )
 from vox_mesh.messages.consumer import POLL_S, Consumer
-from vox_mesh.messages.drafts import DEFAULT_PRIORITY, DraftOptions, checked_pairs, draft_all, draft_message
+from vox_mesh.messages.drafts import DEFAULT_PRIORITY, DraftOptions, draft_message
 from vox_mesh.messages.inboxes import InboxPoller, LocalInboxes
 from vox_mesh.messages.outbound import check_outbound
 from vox_mesh.messages.queries import MessageQueries
@@ -112,6 +113,7 @@ class Messages:
         self._sender = MessageSender(
             store, writer, clock, self.relay_buffer, permits, self.agent_signatures, self.verifier.proven
         )
+        self._bulk_sender = BulkSender(self._sender, store, monotonic)
         self.claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)
         self.stats = self.claims.stats
         self.scopes: Sequence[str] = ()
@@ -217,14 +219,14 @@ class Messages:
         """Send up to 10,000 messages: pairs of a recipient and a body. The options apply to all of them.
 
         It takes a fraction of the time of as many calls of `send`. All are checked before the first is sent,
-        and each pair of agents gets them in this order. Each is stored by itself: if one fails, the error of
-        the first such is raised when the others were tried.
+        and each pair of agents gets them in this order. Each is stored by itself: if some fail, `NotAllSent`
+        says which, and which were sent, when all were tried. `timeout` is that of all of them together.
         """
-        pairs = checked_pairs(messages)
+        pairs = checked_pairs(messages, options)
         timeout_s = seconds_or_none("timeout", timeout)
         sender = await self._checked_sender(sender, [to for to, _ in pairs])
         drafts = await draft_all(sender, pairs, self._clock.now_ms, options)
-        return await self._sender.send_all(drafts, timeout_s)
+        return await self._bulk_sender.send(drafts, timeout_s)
 
     async def _checked_sender(
         self, sender: str | None, receivers: Sequence[str], permit: Permit | None = None

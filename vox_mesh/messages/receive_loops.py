@@ -57,23 +57,24 @@ class ReceiveLoops:
         with self._wakeups.waking(consumer):
             return await consumer.next()
 
-    def leave(self, consumer: Consumer, *, is_cancelled: bool) -> None:
-        """Have the loop of this consumer end. A cancelled one also releases the message in progress."""
+    def leave(self, consumer: Consumer, given_up: Message | None) -> None:
+        """Have the loop of this consumer end. The message of a handler that gives it up is released, too."""
         consumer.is_open = False
         self._consumers.remove(consumer)
         self._wakeups.leave()
         self._relay_buffer.leave(consumer.names, consumer)
-        self._run_in_background(self._release(consumer, is_cancelled=is_cancelled))
+        self._run_in_background(self._release(consumer, given_up))
 
     def end_handler(self, consumer: Consumer, handler: asyncio.Task[Any]) -> None:
-        """Release the messages of a cancelled handler, since it will not settle them."""
+        """Release the message of a cancelled handler, since it will not settle it."""
+        message = consumer.handled.pop(handler, None)
         if handler.cancelled() and not handler.get_loop().is_closed():
-            self._run_in_background(consumer.give_up())
+            self._run_in_background(consumer.give_up(message))
 
-    async def _release(self, consumer: Consumer, *, is_cancelled: bool) -> None:
+    async def _release(self, consumer: Consumer, given_up: Message | None) -> None:
         """Release the messages of a consumer, and the leases of inboxes without a consumer here."""
-        if is_cancelled:
-            await consumer.give_up()
+        if given_up is not None:
+            await consumer.give_up(given_up)
         await consumer.close()
         names = self._relay_buffer.names
         await self._inboxes.leave([each for each in consumer.names if each not in names])
@@ -101,6 +102,9 @@ class ReceiveLoop(AsyncGenerator[Message, None]):
         if self._is_over:
             raise StopAsyncIteration
         consumer = self._consumer or self._begin()
+        task = asyncio.current_task()
+        if task is not None and task in consumer.handled:
+            consumer.handled[task] = None
         try:
             message = consumer.next_prefetched() or await self._wait(consumer)
         except asyncio.CancelledError:
@@ -111,7 +115,7 @@ class ReceiveLoop(AsyncGenerator[Message, None]):
         except BaseException:
             self._leave()
             raise
-        self._handle(consumer, message)
+        self._handle(consumer, message, task)
         return message
 
     async def asend(self, _: None, /) -> Message:
@@ -178,11 +182,12 @@ class ReceiveLoop(AsyncGenerator[Message, None]):
         finally:
             self._is_waiting = False
 
-    def _handle(self, consumer: Consumer, message: Message) -> None:
+    def _handle(self, consumer: Consumer, message: Message, task: asyncio.Task[Any] | None) -> None:
         """Note which task handles a message, and name the message in its log lines."""
-        task = asyncio.current_task()
-        if task is not None and task is not self._handler:
-            task.add_done_callback(partial(self._loops.end_handler, consumer))
+        if task is not None:
+            if task not in consumer.handled:
+                task.add_done_callback(partial(self._loops.end_handler, consumer))
+            consumer.handled[task] = message
         self._handler = task
         self._scope = message_scope(message)
         self._scope.__enter__()
@@ -195,14 +200,20 @@ class ReceiveLoop(AsyncGenerator[Message, None]):
 
     @property
     def _is_cancelled(self) -> bool:
-        handler = self._handler
-        return handler is not None and (handler.cancelling() > 0 or handler.cancelled())
+        """Return whether this task, or the one that got the last message, is cancelled."""
+        tasks = (asyncio.current_task(), self._handler)
+        return any(each is not None and (each.cancelling() > 0 or each.cancelled()) for each in tasks)
 
     def _leave(self) -> None:
         self._is_over = True
         self._end_scope()
         if self._consumer is not None:
-            self._loops.leave(self._consumer, is_cancelled=self._is_cancelled)
+            self._loops.leave(self._consumer, self._given_up(self._consumer))
+
+    def _given_up(self, consumer: Consumer) -> Message | None:
+        """Return the message of this task, if that is being cancelled; others release theirs at their end."""
+        task = asyncio.current_task()
+        return consumer.handled.get(task) if task is not None and task.cancelling() > 0 else None
 
     def _end_scope(self) -> None:
         scope, self._scope = self._scope, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
@@ -11,7 +10,7 @@ from vox_mesh.errors import MessageTaken, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
-from vox_mesh.messages.relay_outbound import Auto, Outbox, Route
+from vox_mesh.messages.relay_outbound import Outbox, Route
 from vox_mesh.messages.scripts import id_taken, send_guarded, send_script, send_with, sql
 from vox_mesh.messages.signatures import ProvenSignatures, Signing
 from vox_mesh.model.base.keys import SigningKey
@@ -29,7 +28,6 @@ from vox_mesh.store.store import Store
 
 _OPLOG: Final = named("oplog")
 _KEY_REFUSED: Final = "key_refused"
-_TOGETHER: Final = 256
 
 StoreGuarded = Callable[[Message, Sequence[Statement], float | None], Awaitable[Outcome]]
 """Stores a message after statements that may refuse it."""
@@ -62,17 +60,6 @@ class MessageSender:
         self.signing = Signing(self._mesh, proven)
         self.outbox: Outbox | None = None
         """Relays to other nodes; `None` if this process does not take part in the relay."""
-
-    async def send_all(self, drafts: Sequence[Message], timeout: float | None) -> list[Message]:
-        """Send messages in this order, many at a time; raise the first failure when all were tried."""
-        found: list[Message | BaseException] = []
-        for first in range(0, len(drafts), _TOGETHER):
-            some = (self.send(draft, Auto, timeout) for draft in drafts[first : first + _TOGETHER])
-            found += await asyncio.gather(*some, return_exceptions=True)
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
-        return [each for each in found if isinstance(each, Message)]
 
     async def send(
         self,

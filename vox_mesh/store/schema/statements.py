@@ -37,6 +37,11 @@ def named(noun: str) -> Mapping[str, str]:
     return _read(noun)[0]
 
 
+def part(noun: str, name: str) -> str:
+    """Return a part of the statements of `sql/<noun>.sql`."""
+    return _read(noun)[1][name]
+
+
 @cache
 def _read(noun: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the statements and the parts of a file, by name."""
@@ -45,10 +50,10 @@ def _read(noun: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
     parts: dict[str, str] = {}
     for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
         if kind.startswith(_FROM):
-            parts[name] = _read(kind.removeprefix(_FROM))[1][name]
+            parts[name] = part(kind.removeprefix(_FROM), name)
             continue
         whole = bare(text)
-        if any(part in whole for part in parts):  # most use none, and looking at each word is slow
+        if any(each in whole for each in parts):  # most use none, and looking at each word is slow
             whole = _PART.sub(lambda word: parts.get(word[0], word[0]), whole)
         (statements if kind == "name" else parts)[name] = whole
     return statements, parts

@@ -253,7 +253,8 @@ class SingleStatementBatch(ScriptBatch):
     def __init__(self, writer_id: WriterId, script: Script, wrapper: BatchWrapper) -> None:
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
-        assert shape.single_statement is not None
+        statement = shape.single_statement_for(script.item)
+        assert statement is not None
         scope_id, repository_id, _ = writer_id
         item = {**script.item, "key": script.key}
         # Writes that an older version has spooled lack newer values.
@@ -266,7 +267,7 @@ class SingleStatementBatch(ScriptBatch):
             who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
             values = (scope_id, repository_id, *who, *own, *window)
         super().__init__((script,), NO_WRAPPER)
-        sql = _guarded_sql(shape.single_statement, text, len(values) - 1)
+        sql = _guarded_sql(statement, text, len(values) - 1)
         self.steps = [BatchStep(sql, values, None, True)]
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
