@@ -45,6 +45,19 @@ JOB_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "shared-signature-of-anything",
+        "a signature that others share counts for any step",
+        (
+            Code(
+                "vox_mesh.jobs.steps.attempt_signatures:AttemptSignatures.is_authentic",
+                "return key is not None and is_signed(",
+                "return key is not None and root is not None or is_signed(",
+            ),
+        ),
+        ("test_a_forged_step_is_not_believed_though_others_share_its_signature",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "stored-step-runs-again",
         "a later attempt runs a step again whose result is stored",
         (Code("vox_mesh.jobs.steps.step_log:_kept", "in found.items()", "in ()"),),

@@ -196,7 +196,7 @@ MESSAGE_PLANTS: Final = (
                 "outcomes += await self._send_together(drafts[first : first + _TOGETHER], deadline)",
                 "outcomes += await self._send_together(\n"
                 "            drafts[first : first + _TOGETHER],\n"
-                "            None if timeout is None else self._monotonic() + timeout,\n"
+                "            None if deadline is None else self._monotonic() + 10,\n"
                 "        )",
             ),
         ),

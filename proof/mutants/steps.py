@@ -36,8 +36,8 @@ STEP_PLANTS: Final = (
         (
             Code(
                 "vox_mesh.jobs.steps.step_writer:StepWriter._write",
-                "stored[each.job.job_id] == len(each.rows)",
-                "stored[each.job.job_id] > 0",
+                "stored[job_id] == len(each.rows)",
+                "stored[job_id] > 0",
             ),
         ),
         ("test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_taken",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,14 @@ import pytest
 from tests.support.messages.messaging import PATIENCE_S, bodies, found
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import RestartableNodes, scene
-from vox_mesh import Message, Script, Statement
+from vox_mesh import Message, Script, Statement, load_settings
 from vox_mesh.errors import ConstraintFailed, NotAllSent, Overloaded, Unreachable
 from vox_mesh.messages import bulk_sending
 from vox_mesh.model.messages.records import MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.store.write.breaker import Breaker
+from vox_mesh.sync import Mesh as BlockingMesh
 
 _REFUSE = (
     "CREATE TRIGGER refuse_some BEFORE INSERT ON a2a_messages WHEN new.receiver_agent = 'refused' "
@@ -109,6 +110,28 @@ async def test_the_timeout_is_that_of_all_messages_together(
     assert bodies(raised.value.sent) == list(range(bulk_sending._TOGETHER))
     assert {type(why) for _, why in raised.value.failed} == {Overloaded}
     assert await node.messages.queries.counts() == {"stored": bulk_sending._TOGETHER}
+
+
+async def test_the_timeout_begins_with_the_call(node: MeshNode, clock: _HastyClock) -> None:
+    def slowly() -> Iterator[tuple[str, int]]:
+        yield "coder", 1
+        clock.now += 10
+        yield "coder", 2
+
+    with pytest.raises(NotAllSent) as raised:
+        await node.messages.send_all(slowly(), sender="planner", timeout=10)
+    assert not raised.value.sent
+    assert isinstance(raised.value.__cause__, Overloaded)
+    assert await node.messages.queries.counts() == {}
+
+
+def test_a_blocking_mesh_says_which_messages_were_sent() -> None:
+    with BlockingMesh.open(load_settings(_env_file=None)) as mesh:
+        mesh.store.write(Script(Statement(_REFUSE)))
+        with pytest.raises(NotAllSent) as raised:
+            mesh.messages.send_all([("refused", 1), ("coder", 2)], sender="planner")
+        assert bodies(raised.value.sent) == [2]
+        assert bodies(message for message, _ in raised.value.failed) == [1]
 
 
 async def test_what_a_spool_takes_at_once_is_sent_though_the_timeout_has_passed(

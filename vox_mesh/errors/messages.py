@@ -35,6 +35,7 @@ class NotAllSent(MeshError):
             f"{len(failed)} of {len(sent) + len(failed)} messages failed, the first with: {first}",
             hint="see the error of each in `failed`, and send it again with its message_uuid as the key",
         )
+        self.__cause__ = first
         self.sent = tuple(sent)
         self.failed = tuple(failed)
 

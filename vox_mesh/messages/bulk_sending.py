@@ -51,13 +51,15 @@ class BulkSender:
         self._store = store
         self._monotonic = monotonic
 
-    async def send(self, drafts: Sequence[Message], timeout: float | None) -> list[Message]:
+    def deadline(self, timeout: float | None) -> float | None:
+        """Return when a call that begins now is to end."""
+        return None if timeout is None else self._monotonic() + timeout
+
+    async def send(self, drafts: Sequence[Message], deadline: float | None) -> list[Message]:
         """Send messages in this order. If some fail, raise `NotAllSent` when all were tried.
 
-        The timeout is that of all together. Later ones are refused without being tried, unless a spool takes
-        them at once.
+        After the deadline they are refused without being tried, unless a spool takes them at once.
         """
-        deadline = None if timeout is None else self._monotonic() + timeout
         outcomes: list[Message | BaseException] = []
         for first in range(0, len(drafts), _TOGETHER):
             outcomes += await self._send_together(drafts[first : first + _TOGETHER], deadline)

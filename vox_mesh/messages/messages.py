@@ -222,11 +222,11 @@ class Messages:
         and each pair of agents gets them in this order. Each is stored by itself: if some fail, `NotAllSent`
         says which, and which were sent, when all were tried. `timeout` is that of all of them together.
         """
+        deadline = self._bulk_sender.deadline(seconds_or_none("timeout", timeout))
         pairs = checked_pairs(messages, options)
-        timeout_s = seconds_or_none("timeout", timeout)
         sender = await self._checked_sender(sender, [to for to, _ in pairs])
         drafts = await draft_all(sender, pairs, self._clock.now_ms, options)
-        return await self._bulk_sender.send(drafts, timeout_s)
+        return await self._bulk_sender.send(drafts, deadline)
 
     async def _checked_sender(
         self, sender: str | None, receivers: Sequence[str], permit: Permit | None = None

@@ -10,6 +10,7 @@ import pytest
 from tests.support.attacks.hostile_writer import HostileWriter
 from vox_mesh import JobContext
 from vox_mesh.errors import NotKnown
+from vox_mesh.model.jobs.steps.step_row import NO_LINK
 from vox_mesh.node import MeshNode
 from vox_mesh.views.job_steps import StepView, page_of_steps
 
@@ -60,6 +61,7 @@ async def test_a_changed_step_and_all_after_it_run_again(
 
 async def test_steps_of_another_job_are_not_believed(owner: MeshNode, hostile: HostileWriter) -> None:
     ran: list[str] = []
+    was_planted = asyncio.Event()
 
     @owner.worker.handles("work")
     async def work(context: JobContext) -> str:
@@ -70,9 +72,12 @@ async def test_steps_of_another_job_are_not_believed(owner: MeshNode, hostile: H
         if context.payload == "victim" and context.attempt == 1:
             hostile.run(
                 "INSERT INTO job_steps SELECT scope_id, repository_id, ?3, seq, place, name, kind, state,"
-                " value, claim_token, began_ms, ended_ms, link, start_op, signature FROM job_steps",
+                " value, claim_token, began_ms, ended_ms, link, start_op, signature FROM job_steps"
+                " WHERE scope_id = ?1 AND repository_id = ?2",
                 context.job.job_id,
             )
+            assert len(await owner.jobs.steps.stored(context.job.job_id)) == 1
+            was_planted.set()
             raise RuntimeError("again")
         return str(await context.step("result", result))
 
@@ -81,6 +86,43 @@ async def test_steps_of_another_job_are_not_believed(owner: MeshNode, hostile: H
         victim = await owner.jobs.schedule("work", "victim", backoff="10ms")
         assert await owner.jobs.result(victim) == "of victim"
     assert ran == ["other", "victim"]
+    assert was_planted.is_set()
+
+
+async def test_a_forged_step_is_not_believed_though_others_share_its_signature(
+    owner: MeshNode, hostile: HostileWriter
+) -> None:
+    arrived, may_begin = asyncio.Semaphore(0), asyncio.Event()
+    signatures: list[str | None] = []
+    seen: list[str] = []
+
+    @owner.worker.handles("work")
+    async def work(context: JobContext) -> None:
+        async def result() -> str:
+            return f"of {context.payload}"
+
+        arrived.release()
+        await may_begin.wait()
+        seen.append(await context.step("result", result))
+        if context.attempt == 1:
+            (row,) = await owner.jobs.steps.stored(context.job.job_id)
+            signatures.append(row.signature)
+            if context.payload == "victim":
+                forged = row._replace(value=_FORGED).placed(1, row.start_op, NO_LINK)
+                sql = f"UPDATE job_steps SET value = '{_FORGED}', link = '{forged.link}' {OF_JOB}"
+                hostile.run(sql, context.job.job_id)
+            raise RuntimeError("again")
+
+    async with asyncio.timeout(PATIENCE_S), owner.worker.running(concurrency=2):
+        jobs = [await owner.jobs.schedule("work", each, backoff="10ms") for each in ("victim", "other")]
+        for _ in jobs:
+            await arrived.acquire()
+        may_begin.set()
+        for job in jobs:
+            await owner.jobs.wait(job)
+    assert len({str(each).partition("+")[0] for each in signatures}) == 1
+    assert all("+" in str(each) for each in signatures)
+    assert sorted(seen) == ["of other", "of other", "of victim", "of victim"]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from typing import Final
 
 import pytest
 
+from tests.nodes.test_features import another
 from tests.support.messages.messaging import PATIENCE_S
 from vox_mesh import JobContext
 from vox_mesh.jobs.steps.job_steps import AppendedRows, JobSteps, append_if_held
 from vox_mesh.model.jobs.records import Job
 from vox_mesh.model.jobs.steps.step_row import NO_LINK, StepRow
+from vox_mesh.model.nodes.features import SHARED_SIGNATURES
 from vox_mesh.node import MeshNode
 from vox_mesh.store.script import Outcome, Script, Statement
 
@@ -140,6 +142,43 @@ async def test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_tak
     assert [row.document for row in await steps.verified(job.job_id)] == [
         {"result": each} for each in range(3)
     ]
+
+
+async def _signatures(node: MeshNode, count: int) -> list[str]:
+    """Have this many jobs store a step at the same time; return the signatures."""
+    arrived, may_begin = asyncio.Semaphore(0), asyncio.Event()
+
+    @node.worker.handles("work")
+    async def handle(context: JobContext) -> None:
+        arrived.release()
+        await may_begin.wait()
+        await context.now()
+
+    async with asyncio.timeout(PATIENCE_S), node.worker.running(concurrency=count):
+        jobs = [await node.jobs.schedule("work", number) for number in range(count)]
+        for _ in jobs:
+            await arrived.acquire()
+        may_begin.set()
+        for job in jobs:
+            await node.jobs.wait(job)
+    rows = [row for job in jobs for row in await node.jobs.steps.verified(job.job_id)]
+    return [str(row.signature) for row in rows]
+
+
+@pytest.mark.parametrize(("count", "shared"), [(1, 0), (2, 1), (9, 1), (19, 3)])
+async def test_steps_that_are_stored_together_share_signatures(
+    node: MeshNode, count: int, shared: int
+) -> None:
+    signatures = await _signatures(node, count)
+    assert len(signatures) == count
+    assert len({own for own, plus, _ in (each.partition("+") for each in signatures) if plus}) == shared
+
+
+async def test_no_signature_is_shared_while_a_node_lives_that_does_not_know_it(local: MeshNode) -> None:
+    await another(local, "older", SHARED_SIGNATURES - 1)
+    signatures = await _signatures(local, 2)
+    assert len({*signatures}) == 2
+    assert not any("+" in each for each in signatures)
 
 
 async def test_more_steps_at_once_than_one_write_may_have(local: MeshNode) -> None:

@@ -106,7 +106,7 @@ _WRITTEN: Final = {
     53: "INSERT INTO session_items VALUES (1, '', '', 'session', '{}')",
     54: "INSERT INTO job_waits VALUES ('', '', 'job', 1, 'op', 1, NULL, NULL, NULL, NULL, 0)",
     55: "INSERT INTO job_cleanups VALUES ('', '', 'job')",
-    57: "UPDATE jobs SET state = 'pending', attempts = 1, waits = 1",
+    57: "UPDATE jobs SET state = 'pending', attempts = 1, waits = 1, ended_ms = NULL",
     41: "INSERT INTO mcp_tasks VALUES ('', '', 'hash', 'job', 'ada', NULL, 1)",
 }
 """What nodes write since each version."""

@@ -164,6 +164,15 @@ class JobSteps:
         signature = self._signatures.sign(self._signed_text(job_id, last))
         return [*rows[:-1], last._replace(signature=signature)]
 
+    def signed_together(self, appended: Sequence[AppendedRows]) -> list[AppendedRows]:
+        """Return rows of several jobs that are written together, with signatures of this node."""
+        texts = [self._signed_text(each.job.job_id, each.rows[-1]) for each in appended]
+        signatures = self._signatures.sign_together(texts)
+        return [
+            each._replace(rows=[*each.rows[:-1], each.rows[-1]._replace(signature=signature)])
+            for each, signature in zip(appended, signatures, strict=True)
+        ]
+
     def discard(self, job_id: str, last: int) -> Statement:
         """Return the statement that removes the rows after the last one that is believed."""
         return Statement(_SQL["discard"], (*self._mesh, job_id, last))

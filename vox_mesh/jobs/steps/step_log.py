@@ -184,7 +184,7 @@ class StepLog:
     def waiting_rows(self) -> Sequence[Statement]:
         """Return the statements that store what the job waits for; none if that is stored already."""
         rows = [row for _, row in sorted(self._waiting.items())]
-        return self._after_stored(self._linked(rows)) if rows else ()
+        return self._after_stored(self._steps.signed(self._job.job_id, self._linked(rows))) if rows else ()
 
     def count_waits(self) -> None:
         """Count what the job waits for, once it is stored."""
@@ -217,7 +217,7 @@ class StepLog:
     # --- writing ---------------------------------------------------------------------------------
 
     def take(self) -> AppendedRows | None:
-        """Return the pending rows for the write that the attempts of a node share.
+        """Return the pending rows, not signed, for the write that the attempts of a node share.
 
         `None` if other statements belong to them, or other rows may be in their places: then they are written
         alone, guarded by the claim.
@@ -235,12 +235,12 @@ class StepLog:
             return None
         return AppendedRows(self._job, self.rows[-1] if self.rows else None, rows)
 
-    def settle(self, *, is_stored: bool) -> None:
+    def settle(self, stored: Sequence[StepRow] | None) -> None:
         """Answer the callers whose rows are stored. If not all are, the guarded write says why."""
         if self._failure is not None:
             return
-        if is_stored:
-            self.rows += self._taken
+        if stored is not None:
+            self.rows += stored
             self._answer()
         else:
             self._may_be_more = True
@@ -309,6 +309,7 @@ class StepLog:
 
     async def _write_guarded(self, rows: Sequence[StepRow], others: Sequence[Statement]) -> None:
         """Store rows and what belongs to them, or neither. Raises the reason."""
+        rows = self._steps.signed(self._job.job_id, rows)
         try:
             await self._write_script(self._after_stored(rows), others)
         except Refused as refused:
@@ -338,13 +339,13 @@ class StepLog:
         return [self._steps.discard(job_id, 0), self._steps.append(job_id, [*self.rows, *rows])]
 
     def _linked(self, rows: Sequence[StepRow]) -> list[StepRow]:
-        """Return rows with their numbers, links and signature, after the rows that are stored."""
+        """Return rows with their numbers and links, after the rows that are stored."""
         linked: list[StepRow] = []
         link = self.rows[-1].link if self.rows else NO_LINK
         for seq, row in enumerate(rows, len(self.rows) + 1):
             linked.append(row.placed(seq, self._job.last_op, link))
             link = linked[-1].link
-        return self._steps.signed(self._job.job_id, linked)
+        return linked
 
 
 def _kept(rows: Sequence[StepRow], job: Job) -> dict[int, StepRow]:

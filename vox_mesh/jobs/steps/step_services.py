@@ -40,7 +40,7 @@ class StepServices(NamedTuple):
             JobWaits(store, jobs.clock, verify, noted.set),
             JobCleanups(store, jobs, is_known_to_all, noted.set),
             jobs.wakes,
-            StepWriter(store),
+            StepWriter(store, jobs.steps, is_known_to_all),
             noted,
         )
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from typing import Any, Final, Protocol
 
-from vox_mesh.jobs.steps.job_steps import AppendedRows, append_if_held
+from vox_mesh.errors import MeshError
+from vox_mesh.jobs.steps.job_steps import AppendedRows, JobSteps, append_if_held
 from vox_mesh.jobs.steps.settled_writes import write_steps
+from vox_mesh.model.jobs.steps.step_row import StepRow
+from vox_mesh.model.nodes.features import SHARED_SIGNATURES
 from vox_mesh.store.script import Outcome
 from vox_mesh.store.store import Store
 
@@ -23,17 +27,22 @@ class StepSource(Protocol):
     """The steps of an attempt."""
 
     def take(self) -> AppendedRows | None:
-        """Return what is to be appended now, or `None` if nothing can share a write with other attempts."""
+        """Return what is to be appended now, unsigned, or `None` if nothing can share a write with others."""
 
-    def settle(self, *, is_stored: bool) -> None:
-        """Take notice of whether all rows that were taken are stored."""
+    def settle(self, stored: Sequence[StepRow] | None) -> None:
+        """Take notice of the rows as they are stored, or that not all of them are."""
 
 
 class StepWriter:
     """Stores what attempts append. What comes during a write forms the next one."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, steps: JobSteps, is_known_to_all: Callable[[int], Awaitable[bool]]
+    ) -> None:
+        """`is_known_to_all`: whether all live nodes know a schema version."""
         self._store = store
+        self._steps = steps
+        self._is_known_to_all = is_known_to_all
         self._waiting: dict[StepSource, None] = {}
         self._taken: dict[StepSource, AppendedRows] = {}
         self._task: asyncio.Task[None] | None = None
@@ -78,15 +87,29 @@ class StepWriter:
                 left -= appended.weight
 
     async def _write(self) -> None:
-        appended = [*self._taken.values()]
+        appended, stored = [*self._taken.values()], Counter[Any]()
         of = f"job_id={appended[0].job.job_id}" if len(appended) == 1 else f"jobs={len(appended)}"
-        stored = Counter[Any]()
         try:
+            appended = await self._signed(appended)
             verdict = await write_steps(self._store, append_if_held(appended), of)
             if isinstance(verdict, Outcome):
                 stored.update(row[0] for row in verdict.rows)
         except Exception:  # each attempt writes alone then, and learns what is wrong
             _log.exception("steps not stored together: %s", of)
+        signed = {each.job.job_id: each.rows for each in appended}
         taken, self._taken = self._taken, {}
         for source, each in taken.items():
-            source.settle(is_stored=stored[each.job.job_id] == len(each.rows))
+            job_id = each.job.job_id
+            source.settle(signed[job_id] if stored[job_id] == len(each.rows) else None)
+
+    async def _signed(self, appended: Sequence[AppendedRows]) -> list[AppendedRows]:
+        """Return the rows with signatures that all live nodes understand."""
+        if len(appended) > 1 and await self._may_share():
+            return self._steps.signed_together(appended)
+        return [each._replace(rows=self._steps.signed(each.job.job_id, each.rows)) for each in appended]
+
+    async def _may_share(self) -> bool:
+        try:
+            return await self._is_known_to_all(SHARED_SIGNATURES)
+        except MeshError:  # the database may be away: that is noticed when the rows are written
+            return False

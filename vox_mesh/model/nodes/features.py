@@ -32,6 +32,9 @@ BRIEF_PROOFS: Final = 56
 EARLY_WAKES: Final = 57
 """The schema version since which nodes know suspended jobs that were woken early."""
 
+SHARED_SIGNATURES: Final = 58
+"""The schema version since which nodes believe steps that share their signature with others."""
+
 
 class Feature(NamedTuple):
     """A feature, and the schema version since which nodes know it."""
@@ -50,6 +53,7 @@ FEATURES: Final = (
     Feature("forks and compensations", CLEANUPS_KNOWN),
     Feature("brief proofs", BRIEF_PROOFS),
     Feature("waking suspended jobs early", EARLY_WAKES),
+    Feature("shared signatures of steps", SHARED_SIGNATURES),
 )
 
 

@@ -81,18 +81,17 @@ class StepRow(NamedTuple):
 
     def placed(self, seq: int, start_op: str, before: str) -> StepRow:
         """Return the row with its number, its attempt, and its link to the one before."""
-        row = StepRow(seq, *self[1:9], NO_LINK, start_op, self.signature)
-        return StepRow(*row[:9], row._link(before), *row[10:])
+        link = self._link(before, seq, start_op)
+        return StepRow(seq, *self[1:9], link, start_op, self.signature)
 
     def follows(self, before: str) -> bool:
         """Return whether the row is linked to the one before, and was not changed since."""
-        return self.link == self._link(before)
+        return self.link == self._link(before, self.seq, self.start_op)
 
-    def _link(self, before: str) -> str:
-        fields = [
-            *(before, self.seq, self.place, self.name, self.kind, self.state, self.digest),
-            *(self.claim_token, self.began_ms, self.ended_ms, self.start_op),
-        ]
+    def _link(self, before: str, seq: int, start_op: str) -> str:
+        _, place, name, kind, state, value, claim_token, began_ms, ended_ms, *_ = self
+        what = (place, name, kind, state, digest_of(value))
+        fields = (before, seq, *what, claim_token, began_ms, ended_ms, start_op)
         return hashlib.sha3_256(orjson.dumps(fields)).hexdigest()
 
 

@@ -1,0 +1,2 @@
+-- Steps of several jobs that are stored together may share a signature, of which each has the path of its hash. Older nodes
+-- would not believe them and run the steps again: none is written while one of them is alive.
