@@ -259,7 +259,8 @@ class Approvals:
         if not self._clock.is_set:
             return
         values = (*self._mesh, _GRACE_MS, _MAX_APPLIED, self._clock.now_ms)
-        for (approval_id,) in await self._store.read(_SQL["due"], values):
+        for row in await self._store.read(_SQL["due"], values):
+            approval_id: str = row["approval_id"]
             try:
                 await self.apply(approval_id)
             except (StaleIncarnation, StoreClosed):
