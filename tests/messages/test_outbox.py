@@ -16,6 +16,7 @@ from vox_mesh import Auto, Local, Message, Remote
 from vox_mesh.errors import RelayFailed, RelayRefused
 from vox_mesh.messages.relay_outbound import Outbox, Peer, Route
 from vox_mesh.node import MeshNode
+from vox_mesh.store.script import new_key
 
 _FAR = "http://127.0.0.1:1"
 _HOUR_S = 3_600.0
@@ -311,6 +312,24 @@ async def test_each_message_tells_which_one_was_sent_before_it_in_its_pair_broug
         other.message_uuid: None,
         third.message_uuid: second.message_uuid,
     }
+
+
+async def test_a_message_that_may_be_stored_is_not_overtaken_by_the_next_one(
+    there: RestartableNodes, post: Post
+) -> None:
+    messages, key = post.node.messages, new_key()
+    messages.relay_by(post.outbox)
+    await messages.send("z", 1, sender="a")
+    there.gate.hold()
+    doubtful = asyncio.create_task(messages.send("z", 2, sender="a", key=key))
+    await there.gate.arrival()
+    doubtful.cancel()
+    there.gate.release()
+    await asyncio.wait([doubtful])
+    assert doubtful.cancelled()
+    third = await messages.send("z", 3, sender="a")
+    await post.idle()
+    assert post.courier.after[third.message_uuid] == key
 
 
 async def test_what_an_earlier_process_left_in_the_spool_is_not_overtaken(post: Post) -> None:

@@ -157,6 +157,10 @@ class Outbox:
                     self._resolve(), name="vox-mesh-directory", context=detached_context()
                 )
 
+    def note_doubtful(self, message: Message) -> None:
+        """Note a message that may be stored or not: the next one of its pair must not overtake it."""
+        self._record_last(message)
+
     def _record_last(self, message: Message) -> str | None:
         """Record a message, and return the one sent before it in the same pair, if known."""
         before = self._last.get(message.addresses)

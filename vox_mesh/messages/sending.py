@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from vox_mesh.errors import MessageTaken, Refused
+from vox_mesh.errors import MessageTaken, OutcomeUnknown, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -85,7 +86,12 @@ class MessageSender:
             if signed_by is not None:
                 unsigned = await self._agent_signatures.add(unsigned, signed_by)
             message = await self.signing.sign(unsigned, identity.key)
-            outcome = await self._store_for_sender(message, timeout, statements, permit)
+            try:
+                outcome = await self._store_for_sender(message, timeout, statements, permit)
+            except (OutcomeUnknown, asyncio.CancelledError):
+                if self.outbox is not None:
+                    self.outbox.note_doubtful(message)
+                raise
             if identity.is_command:
                 return message
             if self.outbox is not None:
