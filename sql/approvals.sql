@@ -69,7 +69,7 @@ SELECT APPROVAL FROM approvals WHERE OF_MESH AND (?4 IS NULL OR approval_id < ?4
 -- name: due
 -- The ones that were approved ?3 ms ago and are not applied at the time ?5, up to ?4: the process that approved them
 -- is gone. Given the time, a replica can answer.
-SELECT APPROVAL FROM approvals INDEXED BY approvals_by_expiry
+SELECT approval_id FROM approvals INDEXED BY approvals_by_expiry
 WHERE OF_MESH AND state = 'approved' AND expires_ms > ?5 AND decided_ms <= ?5 - ?3 LIMIT ?4
 
 -- name: ops

@@ -73,7 +73,7 @@ class JobWaits:
 
     async def forget(self) -> None:
         """Remove the waits of jobs that were woken or have ended."""
-        if (await self._store.read(_SQL["is_any_over"], self._mesh, fresh=True)).value:
+        if (await self._store.read(_SQL["is_any_over"], self._mesh)).value:
             await self._store.write(Script(Statement(_SQL["forget_over"], self._mesh)))
 
     # --- messages --------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ class Approvals:
             return
         values = (*self._mesh, _GRACE_MS, _MAX_APPLIED, self._clock.now_ms)
         for row in await self._store.read(_SQL["due"], values):
-            approval_id = _Row._make(row).approval_id
+            approval_id: str = row["approval_id"]
             try:
                 await self.apply(approval_id)
             except (StaleIncarnation, StoreClosed):
