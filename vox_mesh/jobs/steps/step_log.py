@@ -159,11 +159,11 @@ class StepLog:
         self,
         place: Place,
         state: StepState,
-        document: Mapping[str, Any],
+        document: Mapping[str, Any] | str,
         artifact: Artifact | None = None,
         effects: Sequence[Statement] = (),
     ) -> None:
-        """Store a row, together with its effects. It is durable on return.
+        """Store a row with a document, or its canonical text, and its effects. It is durable on return.
 
         Raises `StaleClaim` if the claim is over. While the database is unavailable it waits: the loss of the
         claim cancels the attempt.
@@ -194,10 +194,11 @@ class StepLog:
         for row in rows:
             self._counts[row.kind, row.state] += 1
 
-    def _row(self, place: Place, state: StepState, document: Mapping[str, Any]) -> StepRow:
+    def _row(self, place: Place, state: StepState, document: Mapping[str, Any] | str) -> StepRow:
         now_ms = self._clock.now_ms
         times = (min(place.began_ms, now_ms), now_ms)
-        value = canonical(document, max_depth=None)  # its parts were checked
+        # Its parts were checked.
+        value = document if isinstance(document, str) else canonical(document, max_depth=None)
         return StepRow(
             *(0, place.number, place.name, place.kind.value, state.value, value),
             *(self._job.claim_token, *times, *_UNSIGNED),
@@ -291,6 +292,8 @@ class StepLog:
 
     def _others_of(self, appends: Sequence[_Append]) -> list[Statement]:
         """Return the statements that belong to these rows."""
+        if all(each.artifact is None and not each.effects for each in appends):
+            return []
         artifacts = self._artifacts.rows(each.artifact for each in appends if each.artifact is not None)
         effects = [effect for each in appends for effect in each.effects]
         return effects if artifacts is None else [artifacts, *effects]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
+from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from vox_mesh.errors import BadValue, JobNotSucceeded, StaleClaim, StepFailed, StepOrderChanged, StepTimedOut
@@ -16,7 +17,7 @@ from vox_mesh.jobs.proof.artifacts import Artifacts
 from vox_mesh.jobs.steps.step_log import Place, StepLog
 from vox_mesh.jobs.steps.step_services import StepServices
 from vox_mesh.jobs.steps.step_values import StepValues
-from vox_mesh.model.base.canonical import canonical, embedded
+from vox_mesh.model.base.canonical import canonical
 from vox_mesh.model.base.durations import Duration, seconds_of
 from vox_mesh.model.base.json_text import read_stored
 from vox_mesh.model.jobs.question import Question
@@ -132,7 +133,7 @@ class StepRunner:
     async def _store(self, place: Place, text: str, effects: Sequence[Statement] = ()) -> str:
         """Store a result and return it. A large one becomes an artifact."""
         if len(text.encode()) <= MAX_INLINE:
-            await self.log.append(place, StepState.DONE, {"result": embedded(text)}, effects=effects)
+            await self.log.append(place, StepState.DONE, f'{{"result":{text}}}', effects=effects)
             return text
         artifact = await self._artifacts.keep(text.encode(), name=f"step-{place.number}", type=_JSON)
         document = {"artifact": artifact.hash, "size": artifact.size}
@@ -404,11 +405,17 @@ async def run_step_function(call: Callable[[], Any], timeout_s: float | None) ->
 
 
 async def _run_function(call: Callable[[], Any]) -> Any:
-    if inspect.iscoroutinefunction(call.func if isinstance(call, partial) else call):
+    if _is_async(call.func if isinstance(call, partial) else call):
         return await call()
     # A function that is not async must not block the event loop.
     result = await asyncio.to_thread(copy_context().run, call)
     return await result if inspect.isawaitable(result) else result
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True  # the usual case, which is quick to see
+    return inspect.iscoroutinefunction(function)
 
 
 def _ms_of(name: str, duration: Duration) -> int:

@@ -20,6 +20,7 @@ from vox_mesh.model.base.json_text import read_stored
 _PLAIN: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _MAX_ADAPTERS: Final = 512
 
+_UNKNOWN: Final = object()
 _return_types: Final[WeakKeyDictionary[FunctionType, Any]] = WeakKeyDictionary()
 """The declared types of functions that were steps: annotations are slow to evaluate."""
 
@@ -79,9 +80,10 @@ def _declared(function: Callable[..., Any]) -> Any:
         target = getattr(target, "__func__", target)  # of a method
         if not isinstance(target, FunctionType):
             return _return_type(target)
-    if target not in _return_types:
-        _return_types[target] = _return_type(target)
-    return _return_types[target]
+    found = _return_types.get(target, _UNKNOWN)
+    if found is _UNKNOWN:
+        found = _return_types[target] = _return_type(target)
+    return found
 
 
 def _return_type(function: Any) -> Any:
