@@ -9,9 +9,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +26,7 @@ from vox_mesh.errors import BadSettings, BadValue, LockHeld, LockLost, StoreClos
 from vox_mesh.jobs.kinds import JobKinds
 from vox_mesh.model.base.backends import Backend
 from vox_mesh.sync import ManualClock, Mesh, MeshHarness, MeshNode, timeout
-from vox_mesh.sync.blocking import Block
-from vox_mesh.sync.loop_thread import Call, Iteration, LoopThread
+from vox_mesh.sync.loop_thread import Call, LoopThread
 
 _PATIENCE_S: Final = 30.0
 _SHORT_S: Final = 0.05
@@ -210,47 +209,6 @@ def test_a_loop_that_is_left_has_acknowledged_what_it_came_to(mesh: MeshNode) ->
             break
     states = [mesh.messages.queries.get(each.message_uuid).state for each in sent]
     assert states[:2] == ["acked", "acked"]
-
-
-def test_what_follows_a_dropped_iterator_sees_it_closed() -> None:
-    said: list[str] = []
-
-    async def items() -> AsyncGenerator[int, None]:
-        try:
-            yield 1
-        finally:
-            for _ in range(10):
-                await asyncio.sleep(0)
-            said.append("closed")
-
-    @asynccontextmanager
-    async def block() -> AsyncGenerator[None, None]:
-        yield
-        said.append("left")
-
-    with LoopThread() as loop:
-        for _ in Iteration(loop, items(), None, lambda item: item):
-            break
-        assert loop.run(lambda: asyncio.sleep(0, list(said)), None) == ["closed"]
-        with Block(loop, block()):
-            for _ in Iteration(loop, items(), None, lambda item: item):
-                break
-        assert said == ["closed", "closed", "left"]
-
-
-def test_what_fails_to_close_when_it_is_dropped_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    async def items() -> AsyncGenerator[int, None]:
-        try:
-            yield 1
-        finally:
-            raise LookupError("no end")
-
-    with LoopThread() as loop:
-        for _ in Iteration(loop, items(), None, lambda item: item):
-            break
-        assert loop.run(_one, None) == 1
-    assert "async_generator not closed" in caplog.text
-    assert "no end" in caplog.text
 
 
 def test_a_generator_may_be_closed_and_ends_with_its_source(mesh: MeshNode) -> None:

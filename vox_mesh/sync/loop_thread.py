@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
@@ -240,7 +241,7 @@ class Iteration(Generator[Any, None, None]):
 
     One that is dropped without being closed, as by `break`, can't raise: it is closed in another way, if the
     iterator has one, so that the error can be raised elsewhere. Nor can it wait: a garbage
-    collection may drop it anywhere, as under a lock that the loop needs. The thread's next call waits instead.
+    collection may drop it anywhere, as under a lock that the loop needs. The thread's next call waits.
     """
 
     def __init__(self, loop: LoopThread, items: Any, node: object, wrap: Callable[[Any], Any]) -> None:
@@ -289,7 +290,7 @@ class LoopThread:
     def __exit__(self, *_: object) -> None:
         """End all running calls, and the thread."""
         self._is_open = False
-        if self._process == os.getpid():
+        if self._has_thread:
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()
             for call in list(self._calls):  # calls made after the loop ended and before it was closed
@@ -308,7 +309,12 @@ class LoopThread:
     @property
     def is_ours(self) -> bool:
         """Whether the loop runs, and in this process."""
-        return self._is_open and self._process == os.getpid()
+        return self._is_open and self._has_thread
+
+    @property
+    def _has_thread(self) -> bool:
+        """Whether the thread is there: a fork has none, and it is stopped when the interpreter ends."""
+        return self._process == os.getpid() and not sys.is_finalizing()
 
     @property
     def is_usable(self) -> bool:
