@@ -312,7 +312,7 @@ MESSAGE_PLANTS: Final = (
                 "        raise BadValue('unreadable')",
             ),
         ),
-        ("messages-acked", "unreadable-not-handed-out"),
+        ("unreadable-not-handed-out",),
         ("messages",),
     ),
     PlantedBug(
