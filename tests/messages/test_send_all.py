@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support.messages.messaging import bodies, ids
+from tests.support.nodes.clocks import Clock
+from tests.support.oplog.authoring import RestartableNodes
 from tools.homes import FILE
-from vox_mesh import Mesh, Message
-from vox_mesh.errors import BadValue
+from vox_mesh import Mesh, Message, Script
+from vox_mesh.errors import BadValue, MessageTaken
 from vox_mesh.node import MeshNode
+from vox_mesh.nodes.clock import Dependencies
+from vox_mesh.store.script import Outcome
 
 _RECEIVERS = ("coder", "reviewer")
 _COUNT = 600
@@ -65,6 +69,25 @@ async def test_too_many_are_refused_without_reading_them_all(local: MeshNode) ->
     with pytest.raises(BadValue, match="at most 10000 messages"):
         await local.messages.send_all(endless(), sender="planner")
     assert await local.messages.queries.counts() == {}
+
+
+async def test_the_writes_of_a_message_share_its_timeout(
+    there: RestartableNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with there.node(dependencies=Dependencies(monotonic=clock)) as node:
+        key = (await node.messages.send("coder", 1, sender="planner")).message_uuid
+        store_write, timeouts = node.store.write, list[float | None]()
+
+        async def write(script: Script, *, timeout: float | None = None) -> Outcome:
+            timeouts.append(timeout)
+            clock.now += 2
+            return await store_write(script, timeout=timeout)
+
+        monkeypatch.setattr(node.store, "write", write)
+        with pytest.raises(MessageTaken):
+            await node.messages.send("coder", 2, sender="planner", key=key, timeout=10)
+        assert timeouts == [10, 8]
 
 
 async def test_none_is_fine(local: MeshNode) -> None:

@@ -111,7 +111,14 @@ class Messages:
         self.directory = AgentDirectory(store, clock, self.verifier, lambda: self.node_id, monotonic)
         self.relay_buffer = RelayBuffer(monotonic)
         self._sender = MessageSender(
-            store, writer, clock, self.relay_buffer, permits, self.agent_signatures, self.verifier.proven
+            store,
+            writer,
+            clock,
+            self.relay_buffer,
+            permits,
+            self.agent_signatures,
+            self.verifier.proven,
+            monotonic,
         )
         self._bulk_sender = BulkSender(self._sender, store, monotonic)
         self.claims = Claims(store, writer, clock, self.verifier, self.agent_signatures, monotonic)

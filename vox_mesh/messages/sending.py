@@ -30,11 +30,18 @@ from vox_mesh.store.store import Store
 _OPLOG: Final = named("oplog")
 _KEY_REFUSED: Final = "key_refused"
 
-StoreGuarded = Callable[[Message, Sequence[Statement], float | None], Awaitable[Outcome]]
+_TimeLeft = Callable[[], float | None]
+"""Returns how many seconds are left for a message, whose writes share its timeout; `None`: the usual ones."""
+
+StoreGuarded = Callable[[Message, Sequence[Statement], _TimeLeft], Awaitable[Outcome]]
 """Stores a message after statements that may refuse it."""
 
 MakeStatements = Callable[[Message], Sequence[Statement]]
 """Returns the statements that take effect together with a message."""
+
+
+def _unlimited() -> None:
+    return None
 
 
 class MessageSender:
@@ -49,7 +56,9 @@ class MessageSender:
         permits: Permits,
         agent_signatures: AgentSignatures,
         proven: ProvenSignatures,
+        monotonic: Callable[[], float],
     ) -> None:
+        self._monotonic = monotonic
         self._permits = permits
         self._agent_signatures = agent_signatures
         self._store = store
@@ -75,6 +84,7 @@ class MessageSender:
 
         Without a permit, that of its sender is looked for.
         """
+        left_s = self._time_left(timeout)
         identity = self._writer.identity  # loaded first: the clock ticks in its name
         with self.signing, tracing.sending(draft.traceparent, draft.receiver_agent) as carried:
             unsigned = draft._replace(
@@ -87,7 +97,7 @@ class MessageSender:
                 unsigned = await self._agent_signatures.add(unsigned, signed_by)
             message = await self.signing.sign(unsigned, identity.key)
             try:
-                outcome = await self._store_for_sender(message, timeout, statements, permit)
+                outcome = await self._store_for_sender(message, left_s, statements, permit)
             except (OutcomeUnknown, asyncio.CancelledError):
                 if self.outbox is not None:
                     self.outbox.note_doubtful(message)
@@ -102,41 +112,47 @@ class MessageSender:
 
     # --- storing ---------------------------------------------------------------------------------
 
+    def _time_left(self, timeout: float | None) -> _TimeLeft:
+        if timeout is None:
+            return _unlimited
+        deadline = self._monotonic() + timeout
+        return lambda: max(0.0, deadline - self._monotonic())
+
     async def _store_for_sender(
         self,
         message: Message,
-        timeout: float | None,
+        left_s: _TimeLeft,
         make_statements: MakeStatements | None,
         permit: Permit | None,
     ) -> Outcome:
         extra = () if make_statements is None else make_statements(message)
         if not self._is_chain_open:
-            await self._open_chain(timeout)
+            await self._open_chain(left_s)
         if permit is not None:
-            return await self._write(message, extra, timeout, permit)
-        store = partial(self._write, message, extra, timeout)
+            return await self._write(message, extra, left_s, permit)
+        store = partial(self._write, message, extra, left_s)
         return await self._permitted(message, store, must_sign=make_statements is None)
 
-    async def _open_chain(self, timeout: float | None) -> None:
+    async def _open_chain(self, left_s: _TimeLeft) -> None:
         """Open the chain before the first message if it is empty: recipients know the key by it."""
-        if not (self._writer.is_chain_open or await self._has_command_chain(timeout)):
-            await self._store.write(self._writer.open_script(), timeout=timeout)
+        if not (self._writer.is_chain_open or await self._has_command_chain(left_s)):
+            await self._store.write(self._writer.open_script(), timeout=left_s())
         self._is_chain_open = True
 
-    async def _has_command_chain(self, timeout: float | None) -> bool:
+    async def _has_command_chain(self, left_s: _TimeLeft) -> bool:
         identity = self._writer.identity
         if not identity.is_command:
             return False
         values = (*self._mesh, identity.node_id, identity.chain)
-        return bool(await self._store.read(_OPLOG["is_open"], values, fresh=True, timeout=timeout))
+        return bool(await self._store.read(_OPLOG["is_open"], values, fresh=True, timeout=left_s()))
 
     async def store_relayed(self, message: Message) -> Outcome:
         """Store a message that the node of its sender could not store itself."""
         if message.sender_agent == MESH_AGENT:
-            return await self._write(message, (), None, MESH_PERMIT)
+            return await self._write(message, (), _unlimited, MESH_PERMIT)
 
         async def store(permit: Permit) -> Outcome:
-            return await self._write(message, (), None, permit._replace(node_id=message.sender_node))
+            return await self._write(message, (), _unlimited, permit._replace(node_id=message.sender_node))
 
         return await self._permitted(message, store, must_sign=True)
 
@@ -162,7 +178,7 @@ class MessageSender:
         )
 
     async def _write(
-        self, message: Message, extra: Sequence[Statement], timeout: float | None, permit: Permit
+        self, message: Message, extra: Sequence[Statement], left_s: _TimeLeft, permit: Permit
     ) -> Outcome:
         permit = permit.using(lambda: sending_uses(message))
         is_command = self._writer.identity.is_command
@@ -170,36 +186,36 @@ class MessageSender:
             statements = (*permit.guards, *extra)
             store = self._store_with if extra else self._store_guarded
             if is_command:
-                return await self._store_for_command(message, statements, timeout, store)
-            return await store(message, statements, timeout)
+                return await self._store_for_command(message, statements, left_s, store)
+            return await store(message, statements, left_s)
         grant = MESH_GRANT if permit.mesh is None else permit.grant_id
-        outcome = await self._store.write(send_script(message, grant), timeout=timeout)
+        outcome = await self._store.write(send_script(message, grant), timeout=left_s())
         if not outcome.rows and not outcome.spooled:
             # It has no grant, another message has its id, or this process was superseded: this raises which.
-            await self._store_guarded(message, permit.guards, timeout)
+            await self._store_guarded(message, permit.guards, left_s)
         return outcome
 
     async def _store_guarded(
-        self, message: Message, guards: Sequence[Statement], timeout: float | None
+        self, message: Message, guards: Sequence[Statement], left_s: _TimeLeft
     ) -> Outcome:
-        outcome = await self._store.write(send_guarded(self._mesh, message, *guards), timeout=timeout)
+        outcome = await self._store.write(send_guarded(self._mesh, message, *guards), timeout=left_s())
         if not outcome.rows:
             raise id_taken(message)
         return outcome
 
     async def _store_with(
-        self, message: Message, statements: Sequence[Statement], timeout: float | None
+        self, message: Message, statements: Sequence[Statement], left_s: _TimeLeft
     ) -> Outcome:
         """Store a message together with statements, or neither. It is never spooled."""
         try:
-            return await self._store.write(send_with(self._mesh, message, statements), timeout=timeout)
+            return await self._store.write(send_with(self._mesh, message, statements), timeout=left_s())
         except Refused as refused:
             if refused.reason != MessageTaken.code:
                 raise
             raise id_taken(message) from None
 
     async def _store_for_command(
-        self, message: Message, statements: Sequence[Statement], timeout: float | None, store: StoreGuarded
+        self, message: Message, statements: Sequence[Statement], left_s: _TimeLeft, store: StoreGuarded
     ) -> Outcome:
         """Store a command's message, if it has the key known for its node or none is known yet."""
         identity = self._writer.identity
@@ -209,7 +225,7 @@ class MessageSender:
         may_drop_keys = True
         while True:
             try:
-                return await store(message, (guard, *statements), timeout)
+                return await store(message, (guard, *statements), left_s)
             except Refused as refused:
                 if refused.reason != _KEY_REFUSED:
                     raise
