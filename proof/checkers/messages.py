@@ -19,6 +19,9 @@ from vox_mesh.model.messages.records import MessageState
 
 _OPEN: Final = frozenset({MessageState.STORED, MessageState.DELIVERED})
 _ON_ARRIVAL: Final = "arrival:"
+_USED_UP: Final = "not acknowledged in "
+"""How the reason of a dead letter begins whose attempts are used up."""
+
 _LOOKED_AT: Final = 8
 """A late message waits for at most this many later ones that are claimed already."""
 
@@ -92,13 +95,18 @@ def _wrong_end(row: Row, acks: list[Operation], losses: Losses) -> Iterator[str]
 
 
 def unreadable_ended(history: History) -> Iterator[str | int]:
-    """A message that can't be passed on becomes a dead letter, and no consumer sees it."""
+    """A message that can't be passed on becomes a dead letter, and no consumer sees it.
+
+    The node that claims it sees to that at once: if claims fail until its attempts are used up, others wait.
+    """
     handed = {note.data["key"] for note in history.notes("message.handed")}
     for row in final_rows(history, "a2a_messages"):
         if row["payload"] == UNREADABLE_PAYLOAD and is_received(row["receiver_agent"]):
             yield 1
             if row["state"] != MessageState.DEAD or row["message_uuid"] in handed:
                 yield f"unreadable message {row['message_uuid']} is {row['state']}"
+            elif (reason := row["ended_reason"]).startswith(_USED_UP):
+                yield f"unreadable message {row['message_uuid']} is dead only by its attempts: {reason}"
 
 
 def once(history: History) -> Iterator[str | int]:

@@ -149,6 +149,32 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "ack-queued-in-close",
+        "an ack is queued while the mesh closes, and does not say whether its message was released before",
+        (
+            Code(
+                "vox_mesh.messages.settlement:Settlement.close",
+                "self._is_closing = True",
+                "self._is_closing = False",
+            ),
+        ),
+        ("test_an_ack_while_the_mesh_closes_is_waited_for",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
+        "ack-failure-lost-in-close",
+        "a loop that ends because the mesh closes does not raise the failure of its ack",
+        (
+            Code(
+                "vox_mesh.messages.consumer:Consumer.next",
+                "self._claims.acks.raise_failure(self)\n    raise StoreClosed",
+                "raise StoreClosed",
+            ),
+        ),
+        ("test_a_loop_that_ends_with_the_mesh_raises_the_failure_of_its_ack",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "ack-failures-full",
         "while old failures of acks are kept, new ones are forgotten",
         (
@@ -273,7 +299,7 @@ MESSAGE_PLANTS: Final = (
                 "        raise BadValue('unreadable')",
             ),
         ),
-        ("messages-acked", "unreadable-not-handed-out"),
+        ("unreadable-not-handed-out",),
         ("messages",),
     ),
     PlantedBug(

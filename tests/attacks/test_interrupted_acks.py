@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.support.messages.messaging import PATIENCE_S, found, next_of, settled
+from tests.support.messages.messaging import PATIENCE_S, change, found, next_of, settled
 from tests.support.nodes.clocks import Clock
 from tests.support.oplog.authoring import RestartableNodes, scene
 from vox_mesh import Message, Script, Statement, load_settings
@@ -182,6 +182,57 @@ async def test_a_node_ends_in_time_though_its_acks_are_not_answered(
         await receiving.aclose()
     assert "acks failed: count=1" in caplog.text
     assert await _states(node, sent) == ["stored"], "its message is released"
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["held", "lost"])
+async def test_an_ack_while_the_mesh_closes_is_waited_for(
+    there: RestartableNodes, node: MeshNode, is_lost: bool
+) -> None:
+    first, second = await _send(node, 2)
+    receiving = node.messages.receive("z")
+    message = await next_of(receiving)
+    await settled(node)
+    if is_lost:
+        await change(node, [first], claim_owner="another", claim_until_ms=2**52)
+    there.gate.hold()
+    closing = asyncio.create_task(node.messages.close())
+    await there.gate.arrival()  # the second message, which was not handed out, is being released
+    acking = asyncio.create_task(node.messages.ack(message))
+    await asyncio.sleep(0)
+    there.gate.release()
+    if is_lost:
+        with pytest.raises(NotHolder):
+            await acking
+    else:
+        assert await acking is True
+        assert await _states(node, [first, second]) == ["acked", "stored"]
+    await _end(closing)
+    await receiving.aclose()
+
+
+@pytest.mark.parametrize("is_with_claim", [True, False], ids=["with a claim", "by itself"])
+async def test_a_loop_that_ends_with_the_mesh_raises_the_failure_of_its_ack(
+    there: RestartableNodes, node: MeshNode, is_with_claim: bool
+) -> None:
+    (sent,) = await _send(node, 1)
+    receiving = node.messages.receive("z")
+    message = await next_of(receiving)
+    await settled(node)
+    await change(node, [sent], claim_owner="another", claim_until_ms=2**52)
+    there.gate.hold()
+    await node.messages.ack(message)
+    if not is_with_claim:
+        await there.gate.arrival()
+    waiting = asyncio.create_task(next_of(receiving))
+    if is_with_claim:
+        await there.gate.arrival()
+    closing = asyncio.create_task(node.messages.close())
+    for _ in range(5):  # for the loop to see that
+        await asyncio.sleep(0)
+    there.gate.release()
+    with pytest.raises(NotHolder):
+        await waiting
+    await _end(closing)
 
 
 # --- waiting and failing --------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.runtime.archive_target import archive_target
 from vox_mesh.store.script import Op, Script
 from vox_mesh.store.targets.aws_signature import Credentials
-from vox_mesh.store.targets.bucket_listing import read_listing
 from vox_mesh.store.targets.s3_target import S3Target
 from vox_mesh.store.targets.target import FileTarget, FolderTarget
 
@@ -265,14 +264,6 @@ async def test_the_recorded_segments_are_compared_with_one_listing_of_a_bucket(n
         sizes = await target.list_sizes(FILE_PREFIX)
         assert sizes == {each.file_name: each.bytes for each in segments if each != segments[1]}
         assert bucket.refused == 0
-
-
-@pytest.mark.parametrize(
-    "answer", ["", "<html>", "<a/>", '<!DOCTYPE a [<!ENTITY b "c">]><a><IsTruncated>&b;</IsTruncated></a>']
-)
-def test_what_is_no_listing_of_a_bucket_is_refused(answer: str) -> None:
-    with pytest.raises(ArchiveFailed, match="does not list the bucket"):
-        read_listing(answer.encode())
 
 
 async def test_a_folder_lists_the_files_with_a_prefix(tmp_path: Path) -> None:

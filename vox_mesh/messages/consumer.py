@@ -184,6 +184,8 @@ class Consumer:
             if not (self._is_time_to_look and await self._prefetch()):
                 await self._wait_for_message()
         await self._release_prefetched()
+        await self._claims.acks.wait_until_settled()  # the mesh gives them up after some time
+        self._claims.acks.raise_failure(self)
         raise StoreClosed("receiver closed: the mesh is closing")
 
     @property

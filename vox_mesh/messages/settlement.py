@@ -46,6 +46,7 @@ class Settlement:
         self._consumers = consumers
         self._run_in_background = run_in_background
         self._monotonic = monotonic
+        self._is_closing = False
         claims.acks.connect(claims.write_acks, run_in_background, self._ended)
 
     async def ack(self, messages: Sequence[Message]) -> bool:
@@ -108,7 +109,9 @@ class Settlement:
 
     def _loop_of(self, message: Message) -> OpenLoop | None:
         """Return the loop that has handed out a message, if its ack may be queued."""
-        return None if is_relayed(message) else self._claims.loop_of(message, _LEAST_LEFT_S)
+        if self._is_closing or is_relayed(message):
+            return None
+        return self._claims.loop_of(message, _LEAST_LEFT_S)
 
     def _ended(self, acks: Sequence[QueuedAck], verdicts: AckVerdicts) -> None:
         """Take in the outcome of queued acks."""
@@ -130,7 +133,8 @@ class Settlement:
             self._run_in_background(self._lose(lost))
 
     async def close(self) -> None:
-        """Wait until all acks are settled. After some time, give up the others."""
+        """Queue no more acks: callers wait for theirs. Wait until all are settled, or give them up."""
+        self._is_closing = True
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._claims.acks.wait_until_settled()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.conftest import VoxCommand, running_node
 from vox_mesh.cli.support.exit_codes import ExitCode
+from vox_mesh.model.oplog.deletion import DELETE
 from vox_mesh.model.oplog.segment import ARCHIVE
 
 _NOW = ("oplog", "archive", "--older-than", "0s")
@@ -46,3 +47,18 @@ def test_a_lost_file_is_named_and_its_segment_declared_void(archiver: VoxCommand
     again = archiver(*_NOW, "--json")
     assert (again.document[0]["number"], "does not have" in again.err) == (1, False)
     assert archiver("oplog", "verify", "--archive").code == ExitCode.DONE
+
+
+def test_nothing_is_deleted_while_a_file_is_lost(archiver: VoxCommand, tmp_path: Path) -> None:
+    deleting = (*_NOW, "--delete-older-than", "0s", "--json")
+    (made,) = archiver(*deleting).document
+    deletions = archiver("oplog", "tail", "--kind", DELETE, "--json").document
+    assert len(deletions) == 1
+    assert archiver(*_NOW).code == ExitCode.DONE
+    (tmp_path / "archive" / made["file"]).unlink()
+    refused = archiver(*deleting)
+    assert refused.code != ExitCode.DONE
+    assert refused.err.count(f"does not have segment 1 as the log records it: {made['file']}") == 1
+    assert archiver("oplog", "tail", "--kind", DELETE, "--json").document == deletions
+    numbers = [each["number"] for each in archiver("oplog", "archive", "--list", "--json").document]
+    assert numbers == [1, 2, 3]  # archiving goes on

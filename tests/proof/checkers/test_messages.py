@@ -72,7 +72,7 @@ def test_messages_that_end_as_the_rules_have_it_are_all_right(name: str) -> None
     story.did("s", "message.send", {"key": "7", "to": "r", "ttl": 1.0}, Step.UNKNOWN)
     story.node("stage").note("monitor.expired", key="7")
     unreadable = {"payload": UNREADABLE_PAYLOAD, "receiver_agent": "proof-r"}
-    story.final("a2a_messages", message_uuid="8", state="dead", **unreadable)
+    story.final("a2a_messages", message_uuid="8", state="dead", ended_reason="unreadable: deep", **unreadable)
     assert faults(MESSAGE_CHECKS, name, story) == []
 
 
@@ -109,8 +109,17 @@ def test_a_message_that_was_lost_or_whose_acknowledgement_was_is_found() -> None
 def test_an_unreadable_message_that_did_not_end_is_found() -> None:
     story = Story()
     unreadable = {"payload": UNREADABLE_PAYLOAD, "receiver_agent": "proof-r"}
-    story.final("a2a_messages", message_uuid="8", state="stored", **unreadable)
+    story.final("a2a_messages", message_uuid="8", state="stored", ended_reason=None, **unreadable)
     assert faults(MESSAGE_CHECKS, "unreadable-not-handed-out", story) == ["unreadable message 8 is stored"]
+
+
+def test_an_unreadable_message_that_was_claimed_until_its_attempts_were_used_up_is_found() -> None:
+    story = Story()
+    unreadable = {"payload": UNREADABLE_PAYLOAD, "receiver_agent": "proof-r"}
+    reason = "not acknowledged in 20 attempts"
+    story.final("a2a_messages", message_uuid="8", state="dead", ended_reason=reason, **unreadable)
+    (fault,) = faults(MESSAGE_CHECKS, "unreadable-not-handed-out", story)
+    assert fault == f"unreadable message 8 is dead only by its attempts: {reason}"
 
 
 def test_a_key_that_became_two_messages_or_one_against_its_word_is_found() -> None:

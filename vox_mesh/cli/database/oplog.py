@@ -410,7 +410,8 @@ def archive(
     digest, so `vox-mesh oplog verify --archive` notices a file that was changed, replaced or lost.
 
     Entries stay in the database. With --delete-older-than, archived entries are deleted that are at least
-    this old and that nothing needs: only the owner's node may.
+    this old and that nothing needs: only the owner's node may. Nothing is deleted while the archive lacks a
+    file.
 
     With --void, the owner declares that this segment and all after it are false: a node recorded them, and
     no archive has them. Their entries are archived again. A segment that the archive has can't be void, nor
@@ -433,7 +434,7 @@ def archive(
             return [_segment(await void_segment(mesh, to_archive.target, void, time.monotonic))]
         missing = await to_archive.false_segments.first_missing()
         await to_archive.false_segments.checked()
-        if missing is not None:
+        if missing is not None and delete_older_than is None:  # a deletion raises it
             click.echo(f"vox-mesh: {missing_error(missing).line}", err=True)
         done = await to_archive.run_once(round(age_s * 1_000))
         if delete_older_than is not None:

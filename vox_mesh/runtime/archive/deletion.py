@@ -14,7 +14,7 @@ from vox_mesh.model.retention.ops import PRUNE
 from vox_mesh.oplog.archive.archived_log import ArchivedLog
 from vox_mesh.oplog.archive.deletion_ops import RecordedDeletion
 from vox_mesh.oplog.archive.deletion_plan import DeletionPlanner
-from vox_mesh.oplog.archive.false_segments import Guard
+from vox_mesh.oplog.archive.false_segments import FalseSegments, Guard, missing_error
 from vox_mesh.oplog.archive.segment_ops import LOST, TAKEN, RecordedSegment, RecordedSegments, SegmentOps
 from vox_mesh.oplog.op_kinds import OpKind
 from vox_mesh.oplog.pages import Pages
@@ -65,15 +65,20 @@ class LogDeletion:
         self._guard = guard
         self._pages = Pages(mesh.store)
         self._segments = SegmentOps(mesh.store, mesh.trusted_keys)
+        self._false_segments = FalseSegments(mesh.store, mesh.identity, mesh.trusted_keys, target)
 
     async def run_once(self, older_than_ms: int) -> int:
         """Delete what is archived and at least this old, and not needed. Return the number of entries.
 
-        The log must have been verified just before. It can be stopped at any point, and goes on.
+        The log must have been verified just before. It can be stopped at any point, and goes on. An archive
+        that has lost a file may lose others, so nothing is deleted then.
 
         Raises:
             ArchiveFailed: The archive does not have what the log records of it.
         """
+        missing = await self._false_segments.first_missing()
+        if missing is not None:
+            raise missing_error(missing)
         known = await self._mesh.roles.deletions.read()
         deleted = await self._carry_out(known)
         while (due := await self._next(known, older_than_ms)) is not None:

@@ -128,10 +128,7 @@ class ArchiveMaintenance:
         return done
 
     async def _delete(self, target: FileTarget) -> None:
-        """Delete what is archived and old, if the settings say so; only the owner's node does.
-
-        An archive that has lost a file may lose others, so nothing is deleted then.
-        """
+        """Delete what is archived and old, if the settings say so; only the owner's node does."""
         if self._settings.archive_keep is not None and await may_delete(self._mesh):
             deletion = LogDeletion(self._mesh, target, self._guard)
             await deletion.run_once(round(self._settings.archive_keep * 1_000))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from xml.parsers import expat
 
 from vox_mesh.errors import ArchiveFailed
+
+_MAX_KEY: Final = 1_024
+"""The longest key of an object, in bytes: S3 allows no longer one."""
 
 
 class BucketListing(NamedTuple):
@@ -28,7 +31,7 @@ class _ListingReader:
         self._texts: dict[str, str] = {}
 
     def read(self, document: bytes) -> None:
-        """Read a document. Raises `ExpatError` or `ValueError` if it is none."""
+        """Read a document. Raises `ExpatError`, `LookupError` or `ValueError` if it is no listing."""
         parser = expat.ParserCreate()
         parser.buffer_text = True
         parser.StartElementHandler = self._begin
@@ -47,9 +50,14 @@ class _ListingReader:
     def _end(self, name: str) -> None:
         self._open.pop()
         if name == "Contents":
-            self.sizes[self._texts.pop("Key", "")] = int(self._texts.pop("Size", ""))
+            self._add_object(self._texts.pop("Key", ""), int(self._texts.pop("Size", "")))
         elif len(self._open) == 1:
             self.fields[name] = self._texts[name]
+
+    def _add_object(self, key: str, size: int) -> None:
+        if len(key.encode()) > _MAX_KEY:
+            raise ValueError("key too long")
+        self.sizes[key] = size
 
     def _refuse(self, *_: object) -> None:
         raise ValueError("entities")
@@ -60,7 +68,7 @@ def read_listing(document: bytes) -> BucketListing:
     reader = _ListingReader()
     try:
         reader.read(document)
-    except (expat.ExpatError, ValueError):
+    except (expat.ExpatError, LookupError, ValueError):  # an unknown encoding is a `LookupError`
         reader.fields.clear()
     is_cut = reader.fields.get("IsTruncated")
     token = reader.fields.get("NextContinuationToken")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from vox_mesh.errors import ArchiveFailed
 from vox_mesh.store.targets.aws_signature import Credentials, quoted_path, quoted_query, signed_headers
-from vox_mesh.store.targets.bucket_listing import read_listing
+from vox_mesh.store.targets.bucket_listing import BucketListing, read_listing
 from vox_mesh.store.targets.content import blocks_of, file_digest
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ _PARALLEL: Final = 16
 """How many requests about sizes are sent at the same time."""
 
 _MAX_LISTING_BYTES: Final = 8 * 2**20
+"""The size of a page of a listing."""
+
+_MAX_OBJECTS: Final = 100_000
+"""How many objects a listing may have; a page counts as one at least. Segments of 5 billion entries fit."""
 
 
 class S3Target:
@@ -127,14 +131,28 @@ class S3Target:
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         """Return the sizes of all objects whose names begin so: a request for each 1,000 of them."""
         found: dict[str, int] = {}
-        begin: str | None = None
         async with self._client() as client, self._deadline(prefix):
-            while True:
-                page = read_listing(await self._list(client, prefix, begin))
+            async for page in self._pages(client, prefix):
                 found |= {key.removeprefix(self._below): size for key, size in page.sizes.items()}
-                if page.next_token is None:
-                    return found
-                begin = page.next_token
+        return found
+
+    async def _pages(self, client: httpx.AsyncClient, prefix: str) -> AsyncIterator[BucketListing]:
+        """Yield the pages of a listing, each read in a thread. Raises `ArchiveFailed` if it does not end."""
+        tokens: set[str] = set()
+        begin: str | None = None
+        listed = 0
+        while True:
+            page = await asyncio.to_thread(read_listing, await self._list(client, prefix, begin))
+            listed += max(len(page.sizes), 1)
+            if listed > _MAX_OBJECTS:
+                raise self._error(prefix, f"the listing has more than {_MAX_OBJECTS} objects")
+            yield page
+            begin = page.next_token
+            if begin is None:
+                return
+            if begin in tokens:
+                raise self._error(prefix, "the listing repeats itself, and does not end")
+            tokens.add(begin)
 
     async def _list(self, client: httpx.AsyncClient, prefix: str, begin: str | None) -> bytes:
         values = {"list-type": "2", "prefix": self._below + prefix}
