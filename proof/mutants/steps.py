@@ -69,7 +69,7 @@ STEP_PLANTS: Final = (
     ),
     PlantedBug(
         "suspended-over-the-unknown",
-        "a job is suspended though nobody knows whether a step is stored, and its result is removed",
+        "a job is suspended though the outcome of storing a step is unknown, and its result is removed",
         (Code(f"{_LOG}.rest", "isinstance(self._failure, Refused)", "True"),),
         (_STORED_MESSAGE,),
         instrument=Instrument.STEPS,
@@ -89,7 +89,7 @@ STEP_PLANTS: Final = (
     ),
     PlantedBug(
         "left-unwritten",
-        "steps wait for ever if an attempt with which they would have been stored is cancelled",
+        "steps are not stored if an attempt with which they would have been is cancelled",
         (Code(f"{_WRITER}.withdraw", "task.add_done_callback(self._go_on)", "pass"),),
         ("test_others_go_on_though_the_one_that_withdraws_is_cancelled",),
         instrument=Instrument.STEPS,
