@@ -274,6 +274,19 @@ LOG_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "deleted-although-lost",
+        "archived entries are deleted while the archive lacks a file",
+        (
+            Code(
+                "vox_mesh.runtime.archive.deletion:LogDeletion.run_once",
+                "if missing is not None:",
+                "if False:",
+            ),
+        ),
+        ("test_nothing_is_deleted_while_the_archive_lacks_a_file",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "segment-voided-by-anyone",
         "any node can declare a segment void",
         (

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.oplog.deletions import delete_archived, entries_of, fill_archive, problems
 from tests.support.oplog.exports import log_of_two_chains
-from vox_mesh.errors import ArchiveFailed
 from vox_mesh.model.oplog.deletion import DELETE
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
@@ -68,18 +67,3 @@ async def test_deleting_again_goes_on_with_the_next_segments(node: MeshNode, tmp
     assert await delete_archived(node, target) > 20
     assert await problems(node) == []
     assert await problems(node, target) == []
-
-
-async def test_nothing_is_deleted_while_the_archive_lacks_a_file(node: MeshNode, tmp_path: Path) -> None:
-    target = FolderTarget(tmp_path / "archive")
-    await fill_archive(node, target)
-    (lost,) = (tmp_path / "archive").iterdir()
-    await delete_archived(node, target)
-    await fill_archive(node, target)
-    before, content = await entries_of(node), lost.read_bytes()
-    lost.unlink()
-    with pytest.raises(ArchiveFailed, match="does not have segment 1 as the log records it"):
-        await delete_archived(node, target)
-    assert await entries_of(node) == before
-    lost.write_bytes(content)
-    assert await delete_archived(node, target) > 20

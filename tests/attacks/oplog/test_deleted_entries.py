@@ -232,3 +232,19 @@ async def test_a_job_policy_that_was_set_is_not_forgotten(local: MeshNode, tmp_p
     await fill_archive(local, target)
     await delete_archived(local, target)
     assert "SetRetention" in {each.kind for each in await entries_of(local)}
+
+
+async def test_nothing_is_deleted_while_the_archive_lacks_a_file(tmp_path: Path) -> None:
+    async with log_of_two_chains(tmp_path) as node:
+        target = FolderTarget(tmp_path / "archive")
+        await fill_archive(node, target)
+        (lost,) = (tmp_path / "archive").iterdir()
+        await delete_archived(node, target)
+        await fill_archive(node, target)
+        before, content = await entries_of(node), lost.read_bytes()
+        lost.unlink()
+        with pytest.raises(ArchiveFailed, match="does not have segment 1 as the log records it"):
+            await delete_archived(node, target)
+        assert await entries_of(node) == before
+        lost.write_bytes(content)
+        assert await delete_archived(node, target) > 20
