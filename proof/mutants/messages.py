@@ -175,6 +175,19 @@ MESSAGE_PLANTS: Final = (
         instrument=Instrument.ATTACKS,
     ),
     PlantedBug(
+        "dropped-loop-waits",
+        "a blocking loop that the garbage collector drops waits for its end, whatever locks its thread holds",
+        (
+            Code(
+                "vox_mesh.sync.loop_thread:LoopThread._finish",
+                "stream.is_dropped or not self.is_usable",
+                "not self.is_usable",
+            ),
+        ),
+        ("test_a_blocking_loop_that_is_collected_under_a_lock_of_the_loop_does_not_wait",),
+        instrument=Instrument.ATTACKS,
+    ),
+    PlantedBug(
         "ack-failures-full",
         "while old failures of acks are kept, new ones are forgotten",
         (

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 from collections.abc import AsyncIterator, Iterator
+from queue import SimpleQueue
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +22,8 @@ from vox_mesh.node import MeshNode
 from vox_mesh.nodes.clock import Dependencies
 from vox_mesh.sync import Mesh as BlockingMesh
 from vox_mesh.sync import MeshNode as BlockingNode
+
+_LOCK_TIMEOUT_S: Final = 5.0
 
 
 @pytest.fixture
@@ -303,6 +309,29 @@ def test_a_blocking_loop_that_is_left_leaves_the_failure_of_an_ack_to_waiting_fo
     with pytest.raises(NotHolder):
         blocking.messages.wait_for_acks()
     assert blocking.messages.wait_for_acks(), "it is raised once"
+
+
+def test_a_blocking_loop_that_is_collected_under_a_lock_of_the_loop_does_not_wait(
+    blocking: BlockingNode,
+) -> None:
+    blocking.messages.send("z", 1, sender="a")
+    receiving = blocking.messages.receive("z")
+    blocking.messages.ack(next(receiving))
+    cycle: list[Any] = [receiving]
+    cycle.append(cycle)
+    lock, is_wanted, is_taken = threading.Lock(), threading.Event(), SimpleQueue[bool]()
+
+    def take_lock() -> None:
+        is_wanted.set()
+        is_taken.put(lock.acquire(timeout=_LOCK_TIMEOUT_S))
+
+    with lock:
+        object.__getattribute__(blocking, "_loop").soon(take_lock)
+        assert is_wanted.wait(PATIENCE_S)
+        del receiving, cycle
+        gc.collect()
+    assert is_taken.get(timeout=PATIENCE_S), "the end of the loop waited for the thread that held the lock"
+    assert blocking.messages.wait_for_acks()
 
 
 def test_a_blocking_loop_that_is_closed_raises_the_failure_of_an_ack(blocking: BlockingNode) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -67,6 +69,7 @@ class Call:
         self._task: asyncio.Task[_Ended] | None = None
         self._ended: _Ended | None = None
         self._woken: SimpleQueue[None] = SimpleQueue()
+        self.thread_id = threading.get_ident()
         unended.add(self)
 
     @property
@@ -84,6 +87,11 @@ class Call:
     def _start(self) -> None:
         self._task = self._loop.create_task(self._run(), name="vox-mesh-call")
         self._task.add_done_callback(self._settle)
+
+    async def wait_in_loop(self) -> None:
+        """Wait until it has ended, in a task of the loop that began later."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
 
     async def _run(self) -> _Ended:
         try:
@@ -212,12 +220,28 @@ class _BlockingStream:
         elif hasattr(self._items, "aclose"):
             await self._items.aclose()
 
+    async def close_unheard(self) -> None:
+        """Close the iterator though no caller waits for that: report an error as asyncio reports its own."""
+        self.is_dropped = True
+        try:
+            await self.close()
+        except Exception as error:
+            report = {"message": f"{type(self._items).__name__} not closed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(report)
+
+
+async def _run_after(closing: list[Call], work: Callable[[], Awaitable[T]]) -> T:
+    for each in closing:
+        await each.wait_in_loop()
+    return await work()
+
 
 class Iteration(Generator[Any, None, None]):
     """An async iterator as a generator, which closes it.
 
     One that is dropped without being closed, as by `break`, can't raise: it is closed in another way, if the
-    iterator has one, so that the error can be raised elsewhere.
+    iterator has one, so that the error can be raised elsewhere. Nor can it wait: a garbage
+    collection may drop it anywhere, as under a lock that the loop needs. The thread's next call waits.
     """
 
     def __init__(self, loop: LoopThread, items: Any, node: object, wrap: Callable[[Any], Any]) -> None:
@@ -253,6 +277,8 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name="vox-mesh-sync", daemon=True)
         self._blocks = threading.local()
         self._calls: set[Call] = set()
+        self._closing: set[Call] = set()
+        """The ends of dropped iterators."""
 
     def __enter__(self) -> LoopThread:
         """Start the thread."""
@@ -264,7 +290,7 @@ class LoopThread:
     def __exit__(self, *_: object) -> None:
         """End all running calls, and the thread."""
         self._is_open = False
-        if self._process == os.getpid():
+        if self._has_thread:
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()
             for call in list(self._calls):  # calls made after the loop ended and before it was closed
@@ -283,7 +309,12 @@ class LoopThread:
     @property
     def is_ours(self) -> bool:
         """Whether the loop runs, and in this process."""
-        return self._is_open and self._process == os.getpid()
+        return self._is_open and self._has_thread
+
+    @property
+    def _has_thread(self) -> bool:
+        """Whether the thread is there: a fork has none, and it is stopped when the interpreter ends."""
+        return self._process == os.getpid() and not sys.is_finalizing()
 
     @property
     def is_usable(self) -> bool:
@@ -302,15 +333,29 @@ class LoopThread:
         self._refuse_unless_usable()
         for block in tuple(self.blocks):
             block.refuse_if_lost(node)
-        return self._call(work)
+        closing = self._closing_here
+        return self._call(partial(_run_after, closing, work) if closing else work)
 
     def _call(self, work: Callable[[], Awaitable[Any]]) -> Call:
         return Call(self._loop, work, self._calls)  # the end of the loop must know it before it starts
 
     def soon(self, what: Callable[[], object]) -> None:
-        """Schedule a function in the loop."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(what)
+        """Schedule a function in the loop, after the ends of what this thread has dropped."""
+
+        async def run() -> None:
+            what()
+
+        if closing := self._closing_here:
+            self._call(partial(_run_after, closing, run)).begin()
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(what)
+
+    @property
+    def _closing_here(self) -> list[Call]:
+        """The running ends of iterators that were dropped in this thread."""
+        thread_id = threading.get_ident()
+        return [each for each in list(self._closing) if each.thread_id == thread_id]
 
     @property
     def blocks(self) -> list[Any]:
@@ -332,16 +377,18 @@ class LoopThread:
                     return
                 yield wrap(item)
         finally:
-            self._finish(stream.close)
+            self._finish(stream)
 
-    def _finish(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close something; without waiting where that is impossible, such as in a garbage collection."""
-        if self.is_usable:
-            call = self._call(close)
-            call.run(limited=False)
-            call.result()
-        elif self.is_ours:
-            self._call(close).begin()
+    def _finish(self, stream: _BlockingStream) -> None:
+        """Close a stream; without waiting if it was dropped, or this is the thread of the loop."""
+        if not self.is_ours:
+            return
+        if stream.is_dropped or not self.is_usable:
+            Call(self._loop, stream.close_unheard, self._closing).begin()
+            return
+        call = self._call(stream.close)
+        call.run(limited=False)
+        call.result()
 
     def _refuse_unless_usable(self) -> None:
         if self._process != os.getpid():
