@@ -61,7 +61,7 @@ i.value ->> 10, i.value ->> 11, i.value ->> 12, i.value ->> 13, i.value ->> 14, 
 -- part: IN_ITS_PLACE
 -- What was sent again changes nothing, and is answered as before; a row that is not what was sent, is not answered.
 ON CONFLICT (scope_id, repository_id, job_id, seq) DO UPDATE SET seq = excluded.seq WHERE link = excluded.link
-RETURNING 'steps', job_id
+RETURNING 'steps', job_id, claim_token
 
 -- name: append_of_jobs
 -- The rows of many jobs, each with the claimer of its job, and with the number and the link of the last row that its worker

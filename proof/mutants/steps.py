@@ -6,11 +6,15 @@ from typing import Final
 
 from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
 
+_LOG: Final = "vox_mesh.jobs.steps.step_log:StepLog"
+_WRITER: Final = "vox_mesh.jobs.steps.step_writer:StepWriter"
 _RUNNER: Final = "vox_mesh.jobs.steps.step_runner"
 _WAITS: Final = "vox_mesh.jobs.steps.job_waits:JobWaits"
 _CLAIMED: Final = 'Statement(_SQL["refuse_unless_claimed"], values, refusal=_TAKEN),\n    )'
 _CLAIMED_AND_ACKED: Final = f'{_CLAIMED[:-1]}    Statement(_SQL["ack_message"], values),\n    )'
 _TIMED_OUT_LATER: Final = "test_a_wait_ends_at_its_deadline_and_later_attempts_see_the_same"
+_STORED_MESSAGE: Final = "test_a_message_that_is_stored_during_a_suspension_is_not_lost"
+_STORED_STEP: Final = "test_a_job_is_suspended_after_the_step_that_is_being_stored"
 
 _HELD: Final = "AND claim_token = i.value ->> 10"
 _APPENDS: Final = ("append_alone", "append_of_jobs")
@@ -35,12 +39,59 @@ STEP_PLANTS: Final = (
         "steps that are stored together count as stored though the place of one was taken",
         (
             Code(
-                "vox_mesh.jobs.steps.step_writer:StepWriter._write",
-                "stored[job_id] == len(each.rows)",
-                "stored[job_id] > 0",
+                f"{_WRITER}._write",
+                "stored[attempt] == len(each.rows)",
+                "stored[attempt] > 0",
             ),
         ),
         ("test_all_steps_of_a_write_are_stored_though_one_of_their_places_is_taken",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "suspended-during-a-write",
+        "a job is suspended while the result of a step is being stored, and the message in it is lost",
+        (Code(f"{_LOG}.rest", "if self._taken:", "if False:"),),
+        (_STORED_MESSAGE, _STORED_STEP),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "step-out-of-turn",
+        "the suspension of a job takes the place of a step that is being stored, and is refused",
+        (
+            Code(
+                "vox_mesh.jobs.worker.attempt:_suspended",
+                "(error := await context.steps.log.rest())",
+                "(error := None)",
+            ),
+        ),
+        (_STORED_STEP,),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "suspended-over-the-unknown",
+        "a job is suspended though the outcome of storing a step is unknown, and its result is removed",
+        (Code(f"{_LOG}.rest", "isinstance(self._failure, Refused)", "True"),),
+        (_STORED_MESSAGE,),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "attempts-mixed-up",
+        "a late attempt takes the step of a later attempt at its job for its own",
+        (
+            Code(
+                f"{_WRITER}._write",
+                "stored[attempt] ==",
+                "sum(count for key, count in stored.items() if key[0] == attempt[0]) ==",
+            ),
+        ),
+        ("test_of_two_attempts_at_a_job_only_the_later_one_has_stored_its_step",),
+        instrument=Instrument.STEPS,
+    ),
+    PlantedBug(
+        "left-unwritten",
+        "steps are not stored if an attempt with which they would have been is cancelled",
+        (Code(f"{_WRITER}.withdraw", "task.add_done_callback(self._go_on)", "pass"),),
+        ("test_others_go_on_though_the_one_that_withdraws_is_cancelled",),
         instrument=Instrument.STEPS,
     ),
     PlantedBug(

@@ -24,7 +24,7 @@ _JOBS: Final = 8
 
 
 @asynccontextmanager
-async def _running_jobs(node: MeshNode, count: int) -> AsyncIterator[list[Job]]:
+async def running_jobs(node: MeshNode, count: int) -> AsyncIterator[list[Job]]:
     """Have this many jobs running, whose handlers store nothing, until the end."""
     running: asyncio.Queue[Job] = asyncio.Queue()
     is_over = asyncio.Event()
@@ -48,7 +48,7 @@ def _row(steps: JobSteps, job: Job, after: StepRow | None = None, *, at: int = 1
     return steps.signed(job.job_id, [row.placed(seq, job.last_op, link)])[0]
 
 
-def _appended(steps: JobSteps, job: Job, after: StepRow | None = None) -> AppendedRows:
+def appended_row(steps: JobSteps, job: Job, after: StepRow | None = None) -> AppendedRows:
     return AppendedRows(job, after, [_row(steps, job, after)])
 
 
@@ -66,21 +66,21 @@ async def test_of_steps_that_are_stored_together_only_those_of_a_late_worker_are
     node: MeshNode, alone: bool
 ) -> None:
     steps = node.jobs.steps
-    async with _running_jobs(node, 3) as jobs:
+    async with running_jobs(node, 3) as jobs:
         late = jobs[1]._replace(claim_token=jobs[1].claim_token - 1)
-        appended = [_appended(steps, job) for job in (jobs[0], late, jobs[2])]
+        appended = [appended_row(steps, job) for job in (jobs[0], late, jobs[2])]
         assert await _stored(node, *appended, alone=alone) == [True, False, True]
         assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 0, 1]
-        other = _appended(steps, jobs[1]._replace(claimer="another"))
+        other = appended_row(steps, jobs[1]._replace(claimer="another"))
         assert await _stored(node, other, alone=alone) == [False]
-        assert await _stored(node, _appended(steps, jobs[1]), alone=alone) == [True]
+        assert await _stored(node, appended_row(steps, jobs[1]), alone=alone) == [True]
 
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_steps_that_are_sent_twice_are_stored_once(node: MeshNode, alone: bool) -> None:
     steps = node.jobs.steps
-    async with _running_jobs(node, 2) as jobs:
-        appended = [_appended(steps, job) for job in jobs]
+    async with running_jobs(node, 2) as jobs:
+        appended = [appended_row(steps, job) for job in jobs]
         for sent in (appended, appended, appended[:1]):
             assert all(await _stored(node, *sent, alone=alone))
         assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 1]
@@ -89,11 +89,11 @@ async def test_steps_that_are_sent_twice_are_stored_once(node: MeshNode, alone: 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_a_step_whose_predecessors_are_lost_is_refused_alone(node: MeshNode, alone: bool) -> None:
     steps = node.jobs.steps
-    async with _running_jobs(node, 2) as jobs:
-        appended = [_appended(steps, job) for job in jobs]
+    async with running_jobs(node, 2) as jobs:
+        appended = [appended_row(steps, job) for job in jobs]
         assert all(await _stored(node, *appended, alone=alone))
         lost, kept = (each.rows[0] for each in appended)
-        more = [_appended(steps, jobs[0], lost._replace(link="lost")), _appended(steps, jobs[1], kept)]
+        more = [appended_row(steps, jobs[0], lost._replace(link="lost")), appended_row(steps, jobs[1], kept)]
         assert await _stored(node, *more, alone=alone) == [False, True]
         assert [len(await steps.verified(job.job_id)) for job in jobs] == [1, 2]
 

@@ -27,7 +27,7 @@ _APPEND: Final = Shape(
     "job_steps.append",
     (),
     answer=_SQL["append_of_jobs"],
-    columns=("job_id",),
+    columns=("job_id", "claim_token"),
     subject=lambda _: _SUBJECT,
     repeatable=True,
     single_statement=_SQL["append_alone"],
@@ -52,6 +52,11 @@ class AppendedRows(NamedTuple):
     rows: Sequence[StepRow]
 
     @property
+    def attempt(self) -> tuple[str, int]:
+        """Return the job, and which attempt at it appends: an earlier one may not have ended here."""
+        return self.job.job_id, self.job.claim_token
+
+    @property
     def weight(self) -> int:
         """Return their approximate size in bytes."""
         return sum(map(weight_of, self.rows))
@@ -66,8 +71,8 @@ class AppendedRows(NamedTuple):
 def append_if_held(appended: Iterable[AppendedRows]) -> Script:
     """Return the script that appends rows of several jobs, each after the last one that is stored.
 
-    It answers the job of each row that is stored. A row is not if the claim of its job is over, the last row
-    is not stored, another row is in its place, or we are superseded.
+    It answers the job and the attempt of each row that is stored. A row is not if the claim of its job is
+    over, the last row is not stored, another row is in its place, or we are superseded.
     """
     rows = [row for each in appended for row in each.encoded()]
     return Script.of(_APPEND, {"rows": orjson.dumps(rows).decode()})

@@ -95,6 +95,8 @@ class StepLog:
         self._may_be_more = job.attempts > 1
         """Whether the table may have rows that are not believed; the next write removes them."""
         self._failure: Exception | None = None
+        self._rested: asyncio.Future[None] | None = None
+        """Done once nothing is being stored; from when there is one, nothing more is appended."""
         self._context = copy_context()
 
     # --- the steps of another job ----------------------------------------------------------------
@@ -170,6 +172,8 @@ class StepLog:
         """
         if self._failure is not None:
             raise self._failure
+        if self._rested is not None:
+            raise StaleClaim(StaleClaim.code, statement=0)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Append(self._row(place, state, document), artifact, effects, written))
         if not self._is_writing:
@@ -182,7 +186,10 @@ class StepLog:
         self._waiting[place.number] = self._row(place, StepState.WAITING, document)
 
     def waiting_rows(self) -> Sequence[Statement]:
-        """Return the statements that store what the job waits for; none if that is stored already."""
+        """Return the statements that store what the job waits for; none if that is stored already.
+
+        They remove all rows that this log does not know: it must be at `rest`.
+        """
         rows = [row for _, row in sorted(self._waiting.items())]
         return self._after_stored(self._steps.signed(self._job.job_id, self._linked(rows))) if rows else ()
 
@@ -203,6 +210,22 @@ class StepLog:
             *(0, place.number, place.name, place.kind.value, state.value, value),
             *(self._job.claim_token, *times, *_UNSIGNED),
         )
+
+    async def rest(self) -> Exception | None:
+        """Append nothing more, and let what is being stored settle: only then all stored rows are known.
+
+        Return why they are not, if the outcome of a write is unknown; what is refused is known not to be
+        stored. An end of the claim cancels the attempt, and thereby this.
+        """
+        self._rested = asyncio.get_running_loop().create_future()
+        due, self._pending = self._pending[len(self._taken) :], self._pending[: len(self._taken)]
+        for each in due:
+            each.written.cancel()
+        if self._taken:
+            await self._rested
+        else:
+            await self._writer.withdraw(self)
+        return None if isinstance(self._failure, Refused) else self._failure
 
     async def close(self) -> None:
         """Write nothing more: the attempt has ended."""
@@ -265,10 +288,10 @@ class StepLog:
         """Answer the callers whose rows are stored, and go on with what is pending since."""
         self._count_rows(self._taken)
         done, self._pending = self._pending[: len(self._taken)], self._pending[len(self._taken) :]
-        self._taken = []
         for each in done:
             if not each.written.done():
                 each.written.set_result(None)
+        self._end_write()
         self._is_writing = bool(self._pending)
         if self._is_writing:
             self._writer.submit(self)
@@ -280,6 +303,12 @@ class StepLog:
         for each in pending:
             if not each.written.done():
                 each.written.set_exception(error)
+        self._end_write()
+
+    def _end_write(self) -> None:
+        self._taken = []
+        if self._rested is not None and not self._rested.done():
+            self._rested.set_result(None)
 
     def _due(self) -> Sequence[_Append]:
         """Return what is pending, as much as one write may have."""

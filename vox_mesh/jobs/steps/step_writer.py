@@ -60,9 +60,13 @@ class StepWriter:
         is_last = self._taken.pop(source, None) is not None and not self._taken
         if is_last and (task := self._task) is not None:
             task.cancel()
+            task.add_done_callback(self._go_on)
             await asyncio.wait([task])
-            if self._waiting and self._task is None:
-                self._start()
+
+    def _go_on(self, _: asyncio.Task[None]) -> None:
+        """Store what others have appended since, also if the one that withdraws is itself cancelled."""
+        if self._waiting and self._task is None:
+            self._start()
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._write_all(), name="vox-mesh-steps", context=self._context)
@@ -87,20 +91,20 @@ class StepWriter:
                 left -= appended.weight
 
     async def _write(self) -> None:
-        appended, stored = [*self._taken.values()], Counter[Any]()
+        appended, stored = [*self._taken.values()], Counter[tuple[Any, ...]]()
         of = f"job_id={appended[0].job.job_id}" if len(appended) == 1 else f"jobs={len(appended)}"
         try:
             appended = await self._signed(appended)
             verdict = await write_steps(self._store, append_if_held(appended), of)
             if isinstance(verdict, Outcome):
-                stored.update(row[0] for row in verdict.rows)
+                stored.update(tuple(row) for row in verdict.rows)
         except Exception:  # each attempt writes alone then, and learns what is wrong
             _log.exception("steps not stored together: %s", of)
-        signed = {each.job.job_id: each.rows for each in appended}
+        signed = {each.attempt: each.rows for each in appended}
         taken, self._taken = self._taken, {}
         for source, each in taken.items():
-            job_id = each.job.job_id
-            source.settle(signed[job_id] if stored[job_id] == len(each.rows) else None)
+            attempt = each.attempt
+            source.settle(signed[attempt] if stored[attempt] == len(each.rows) else None)
 
     async def _signed(self, appended: Sequence[AppendedRows]) -> list[AppendedRows]:
         """Return the rows with signatures that all live nodes understand."""

@@ -107,7 +107,7 @@ async def _run(
         return failed(_describe(error))  # the work cancelled itself
     except (Suspended, BaseExceptionGroup) as error:
         suspended = suspension_in(error)
-        return failed(_describe(error)) if suspended is None else _suspended(context, suspended)
+        return failed(_describe(error)) if suspended is None else await _suspended(context, suspended)
     except Yield as error:
         delay_ms = job.backoff_ms if error.delay_ms is None else error.delay_ms
         return AttemptResult(job, JobState.PENDING, str(error), delay_ms=delay_ms)
@@ -115,18 +115,16 @@ async def _run(
         return AttemptResult(job, JobState.PENDING, NEEDS_INPUT, delay_ms=0, question=error.question)
     except GiveUp as error:
         return failed(error.reason, may_retry=False)
-    except AWAY as error:
-        return _interrupted(job, error)
-    except MeshError as error:
-        return failed(error.line)
     except BaseException as error:  # no exception of the work may end the worker
-        return failed(_describe(error))
+        return _failed(job, error)
     finally:
         context.cancel()
 
 
-def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
+async def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
     """Return the result of an attempt whose job goes on when what its steps wait for has come."""
+    if (error := await context.steps.log.rest()) is not None:
+        return _failed(context.job, error)
     wake = context.steps.wake_of(suspended)
     now_ms, until_ms = context.now_ms, suspended.until_ms if wake is None else None
     return AttemptResult(
@@ -139,6 +137,14 @@ def _suspended(context: JobContext, suspended: Suspended) -> AttemptResult:
         wake=wake,
         step_rows=context.steps.recorded_waits(wake, has_children=bool(suspended.job_ids)),
     )
+
+
+def _failed(job: Job, error: BaseException) -> AttemptResult:
+    """Return the result of an attempt that an error has ended."""
+    if isinstance(error, AWAY):
+        return _interrupted(job, error)
+    reason = error.line if isinstance(error, MeshError) else _describe(error)
+    return AttemptResult(job, JobState.FAILED, reason)
 
 
 def _interrupted(job: Job, error: MeshError) -> AttemptResult:

@@ -257,18 +257,19 @@ class AttemptLimits:
         self._timeout = limit = asyncio.timeout(None)
         try:
             async with limit:
-                if self._stop_error is not None:
-                    raise self._stop_error
-                return await work()
+                try:
+                    if self._stop_error is not None:
+                        raise self._stop_error
+                    return await work()
+                finally:
+                    self._timeout = None  # it has ended, and the work with it
         except PhaseOverrun as error:
-            self._timeout = None  # it has ended, and the work with it
             self._stop(error)
             raise
         except TimeoutError:
             if not limit.expired():
                 raise
             if self._stop_error is None and self._phrase is not None:  # its phrase is over
-                self._timeout = None
                 self._stop(self._phrase.overrun_error())
             raise self._stop_error or OverBudget("it was cut off") from None
 
@@ -398,9 +399,8 @@ class AttemptLimits:
         reason = "it was stopped" if result is None else result.reason or ""
         used = self.meter.used if result is None else result.usage
         end = self._make_end(used, ended_ms, *self._measure(outcome, reason, ended_ms))
-        cost = self._worker_limits.budgets.cost_of(end)
         is_logged = self._score is not None or self._budget.max_bu is not None
-        logged = end_document(end, cost) if is_logged else None
+        logged = end_document(end, self._worker_limits.budgets.cost_of(end)) if is_logged else None
         return AttemptEnd(lambda: end, logged, self._began_ms, ended_ms)
 
     def _make_end(
