@@ -21,8 +21,9 @@ from bench.programs.subprocess_driver import ProgramProcess, start_program
 _IN_FLIGHT: Final = 16
 _MANY: Final = 4_000  # for each second of a round
 _ONE_BY_ONE: Final = 500
-_PACED: Final = 100
+_PACED_S: Final = 0.5  # of pauses in each second of a round
 _PAUSE_S: Final = 0.005
+_IDLE_S: Final = 0.05  # a job is done by then, on any side
 _LEAST: Final = 20
 _WAIT_S: Final = 60.0
 _OURS: Final = ("file", "sqld")
@@ -62,13 +63,20 @@ class _OpenChannel:
         await asyncio.gather(*(send() for _ in range(_IN_FLIGHT)))
         return each * _IN_FLIGHT / ((await self.taken()).done_ns - began_ns) * 1e9
 
-    async def delay_ms(self, pace: Pace) -> float:
-        """Send with pauses; return how long half of them took at most."""
-        count = _count(pace, _PACED)
+    async def paced_delay_ms(self, pace: Pace) -> float:
+        """Send with short pauses; return how long half of them took at most."""
+        return await self._delay_ms(pace, _PAUSE_S)
+
+    async def idle_delay_ms(self, pace: Pace) -> float:
+        """Send when the one before has long been taken; return how long half of them took at most."""
+        return await self._delay_ms(pace, _IDLE_S)
+
+    async def _delay_ms(self, pace: Pace, pause_s: float) -> float:
+        count = _count(pace, round(_PACED_S / pause_s))
         self.taker.send(str(count))
         for _ in range(count):
             await self.channel.send(stamp())
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(pause_s)
         return statistics.median((await self.taken()).delays_ms)
 
 
@@ -92,7 +100,10 @@ _TAKEN: Final = _Work(
     _OpenChannel.taken_per_second,
 )
 _DELAY: Final = _Work(
-    "delay", "with pauses, from the call to the other process, p50", "ms", _OpenChannel.delay_ms
+    "delay", "with pauses, from the call to the other process, p50", "ms", _OpenChannel.paced_delay_ms
+)
+_START: Final = _Work(
+    "delay", "one at a time, from the call to the other process, p50", "ms", _OpenChannel.idle_delay_ms
 )
 
 
@@ -134,8 +145,8 @@ CHANNEL_PEERS: Final = (
     ChannelPeer(
         JOBS,
         "procrastinate",
-        (_DELAY,),
-        {(_DELAY, "file"): at_most(0.6), (_DELAY, "sqld"): at_most(1.0)},
+        (_START,),
+        {(_START, "file"): at_most(0.6), (_START, "sqld"): at_most(1.0)},
     ),
 )
 
