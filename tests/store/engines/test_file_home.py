@@ -19,7 +19,7 @@ from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
 from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongBackend
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.thread import HeadStart
-from vox_mesh.store.engines.writing import Pace
+from vox_mesh.store.engines.writing import WritePace
 
 HOLD_WRITE_LOCK = """
 import sqlite3, sys
@@ -183,7 +183,7 @@ async def _ticks_until(task: asyncio.Task[object], wanted: int) -> int:
 async def test_the_loop_goes_on_while_another_process_holds_the_database(
     holding: str, is_fast: bool, scripts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "is_fast", lambda *_: is_fast)
+    monkeypatch.setattr(WritePace, "is_fast", lambda *_: is_fast)
     settings = FILE.settings(tmp_path, None)
     async with await open_store(settings) as store:
         table = await make_table(store)

@@ -15,7 +15,7 @@ from vox_mesh import Script, Statement, Store, open_store
 from vox_mesh.errors import ConstraintFailed
 from vox_mesh.store.batch import Batch, BatchResult
 from vox_mesh.store.engines import sqlite
-from vox_mesh.store.engines.writing import Pace, WritingConnection
+from vox_mesh.store.engines.writing import WritePace, WritingConnection
 
 
 def _wal_bytes(store: Store) -> int:
@@ -41,8 +41,8 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.fixture
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is fast, however busy this machine is."""
-    note: Callable[[Pace, Batch, float], None] = Pace.note
-    monkeypatch.setattr(Pace, "note", lambda pace, batch, _: note(pace, batch, 0.0))
+    note: Callable[[WritePace, Batch, float], None] = WritePace.note
+    monkeypatch.setattr(WritePace, "note", lambda pace, batch, _: note(pace, batch, 0.0))
 
 
 async def _insert(store: Store, table: str, times: int = 1) -> None:
@@ -58,7 +58,7 @@ def _batch(*statements: str) -> Batch:
 
 
 def test_writes_are_fast_after_many_fast_ones_but_now_and_then_one_is_left_to_the_thread() -> None:
-    pace, batch = Pace(), _batch("INSERT")
+    pace, batch = WritePace(), _batch("INSERT")
     found = []
     for _ in range(100):
         found.append(pace.is_fast(batch))
@@ -67,7 +67,7 @@ def test_writes_are_fast_after_many_fast_ones_but_now_and_then_one_is_left_to_th
 
 
 def test_after_one_slow_write_all_are_left_to_the_thread_for_a_while() -> None:
-    pace, batch = Pace(), _batch("INSERT")
+    pace, batch = WritePace(), _batch("INSERT")
     for _ in range(40):
         pace.note(batch, 0.0004)
     assert pace.is_fast(batch)
@@ -76,7 +76,7 @@ def test_after_one_slow_write_all_are_left_to_the_thread_for_a_while() -> None:
 
 
 def test_a_statement_that_was_not_seen_to_be_fast_is_left_to_the_thread() -> None:
-    pace, fast, long, both = Pace(), _batch("INSERT"), _batch("DELETE"), _batch("INSERT", "DELETE")
+    pace, fast, long, both = WritePace(), _batch("INSERT"), _batch("DELETE"), _batch("INSERT", "DELETE")
     for _ in range(40):
         pace.note(fast, 0.0004)
     assert [pace.is_fast(each) for each in (fast, long, both)] == [True, False, False]
@@ -87,7 +87,7 @@ def test_a_statement_that_was_not_seen_to_be_fast_is_left_to_the_thread() -> Non
 
 
 def test_only_so_many_statements_are_remembered() -> None:
-    pace = Pace()
+    pace = WritePace()
     for number in range(3_000):
         pace.note(_batch(f"INSERT {number}"), 0.0004)
     assert len(pace._fast_statements) <= 1_100

@@ -17,7 +17,7 @@ _BUSY_TIMEOUT_MS: Final = 5_000
 _CHECKPOINT_PAGES: Final = 1_000
 
 
-class Pace:
+class WritePace:
     """Tells from earlier writes whether the next one will be fast, wherever they ran."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class WritingConnection:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._is_for_loop = False
-        self.pace = Pace()
+        self.pace = WritePace()
 
     def for_thread(self) -> sqlite3.Connection:
         """Return the connection, set up for the writing thread."""
