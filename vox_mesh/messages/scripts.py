@@ -9,7 +9,7 @@ import orjson
 
 from vox_mesh.errors import MessageTaken, NotHolder
 from vox_mesh.model.messages.records import WIRE_FIELDS, Message
-from vox_mesh.oplog.grants.permit import MESH_GRANT, ungranted
+from vox_mesh.oplog.grants.permit import MESH_GRANT, sql_for_agent
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
 
@@ -45,7 +45,9 @@ _SEND: Final = Shape(
     repeatable=True,
     single_statement=sql("send_one"),
     single_statement_values=(*WIRE_FIELDS, "is_ordered", "grant", "agent_signature"),
-    if_absent=("grant", ungranted(sql("send_one"))),
+    single_statement_for=lambda item: sql_for_agent(
+        sql("send_one"), item["sender_agent"], item["sender_node"], item.get("grant")
+    ),
     must_answer=True,
 )
 _ACK: Final = Shape(

@@ -251,7 +251,7 @@ class Shape:
     with the subject instead of the key. `single_statement` has the same effect for one script that is
     sent alone, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
     for the guard of the batch, and from `?7` on come the item's `single_statement_values`, of which `key` is
-    one. `if_absent`: one of these values, and the statement that is used instead for an item without it.
+    one. `single_statement_for` returns a shorter form of it that has the same effect for an item.
 
     `must_answer`: a script without rows was refused.
     """
@@ -265,7 +265,7 @@ class Shape:
     repeatable: bool = False
     single_statement: str | None = None
     single_statement_values: tuple[str, ...] = ()
-    if_absent: tuple[str, str] | None = None
+    single_statement_for: Callable[[Item], str] | None = None
     must_answer: bool = False
 
     def __post_init__(self) -> None:
@@ -277,12 +277,6 @@ class Shape:
             raise BadValue(f"{self.name} needs subjects, by which its rows find their scripts")
         if _SHAPES.setdefault(self.name, self) is not self:
             raise BadValue(f"there are two shapes named {self.name!r}")
-
-    def single_statement_for(self, item: Item) -> str | None:
-        """Return the single statement for an item."""
-        if self.if_absent is not None and item.get(self.if_absent[0]) is None:
-            return self.if_absent[1]
-        return self.single_statement
 
 
 _SHAPES: Final[dict[str, Shape]] = {}

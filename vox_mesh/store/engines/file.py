@@ -77,14 +77,16 @@ def _not_a_database(path: Path) -> WrongBackend:
 
 
 class Turn:
-    """The queue of writing processes: an OS lock taken before each transaction.
+    """The queue of writing processes: an OS lock taken before each transaction, with a bell at its end.
 
     SQLite's own waiting polls and is unfair; the kernel's does neither. The lock is released when its process
-    ends, however it ends.
+    ends, however it ends. Processes that listen for commits learn from the bell when to look.
     """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not os.pread(self._descriptor, 1, 0):
+            os.pwrite(self._descriptor, b"\n", 0)  # what is read to ring the bell
 
     def take_if_free(self) -> bool:
         """Take the turn if it is free. Return whether it was taken; entering it afterwards works as usual."""
@@ -99,8 +101,13 @@ class Turn:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        """Release the turn."""
+        """Release the turn, and ring the bell."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # what was committed stays so
+            os.pread(self._descriptor, 1, 0)
 
     def close(self) -> None:
         """Leave the queue."""

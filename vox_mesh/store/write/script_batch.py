@@ -253,7 +253,8 @@ class SingleStatementBatch(ScriptBatch):
     def __init__(self, writer_id: WriterId, script: Script, wrapper: BatchWrapper) -> None:
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
-        statement = shape.single_statement_for(script.item)
+        short = shape.single_statement_for
+        statement = shape.single_statement if short is None else short(script.item)
         assert statement is not None
         scope_id, repository_id, _ = writer_id
         item = {**script.item, "key": script.key}
