@@ -17,6 +17,19 @@ NOT EXISTS (
       AND ((agent = node OR (agent_id = '*' AND agent GLOB 'person:*'))
         AND node = (SELECT node_id FROM mesh_owner WHERE scope_id = scope AND repository_id = repository)) IS NOT TRUE)
 
+-- part: AGENT_WITHOUT_GRANT
+-- The same for an agent that is neither the node nor a person.
+NOT EXISTS (
+    SELECT 1 FROM admitted_agents
+    WHERE scope_id = scope AND repository_id = repository AND agent_id IN (agent, '*'))
+
+-- part: NODE_WITHOUT_GRANT
+-- The same for a node that acts itself.
+NOT EXISTS (
+    SELECT 1 FROM admitted_agents
+    WHERE scope_id = scope AND repository_id = repository AND agent_id IN (agent, '*')
+      AND node IS NOT (SELECT node_id FROM mesh_owner WHERE scope_id = scope AND repository_id = repository))
+
 -- part: GRANTED
 -- The agent may act by the grant `by_grant` or, if that is null, without one; if it is empty, the mesh itself acts. To
 -- use it, bind these names, and `scope` and `repository`, to any expressions:
@@ -113,9 +126,10 @@ DELETE FROM grants WHERE OF_MESH AND grant_id IN (
     WHERE OF_MESH AND until_ms IS NOT NULL AND until_ms <= NOW_MS - ?4 LIMIT ?3)
 
 -- name: refuse_without_grant
--- The agent ?3 acts through the node ?4, by the grant ?5 or, if that is null, without one.
+-- The agent ?5 acts through the node ?4, by the grant ?3 or, if that is null, without one. The last value is one that
+-- each form of the condition uses.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOT (SELECT GRANTED FROM (
-    SELECT ?1 AS scope, ?2 AS repository, ?3 AS agent, ?4 AS node, ?5 AS by_grant))
+    SELECT ?1 AS scope, ?2 AS repository, ?5 AS agent, ?4 AS node, ?3 AS by_grant))
 
 -- name: is_in_use
 SELECT EXISTS (SELECT 1 FROM admitted_agents WHERE OF_MESH)

@@ -77,6 +77,22 @@ INSERT INTO refusals (reason) SELECT 'refused' WHERE EXISTS (
 
 -- --- receiving -------------------------------------------------------------------------------------------
 
+-- part: OR_UNORDERED
+-- If the recipient is a role: the messages that are not ordered.
+UNION ALL
+SELECT id FROM (
+    SELECT id, is_ordered FROM a2a_messages
+    WHERE scope_id = ?1 AND repository_id = ?2 AND sender_agent = p.sender AND ended_ms IS NULL
+      AND receiver_agent = iif(p.receiver >= 'role:' AND p.receiver < 'role;', p.receiver, NULL)
+      AND coalesce(expires_ms > clock.now, 1)
+    ORDER BY hlc LIMIT 512)
+WHERE NOT is_ordered
+
+-- part: UNORDERED_OR
+-- The same of a pair whose head was found that way.
+SELECT h.id WHERE NOT h.is_ordered
+UNION ALL
+
 -- part: FIRSTS
 -- The first ordered message of a pair; and, if the recipient is a role, the messages that are not ordered.
 SELECT * FROM (
@@ -88,14 +104,7 @@ SELECT * FROM (
             claim_until_ms > clock.now AND NOT (instr(claim_owner, ?5) = 1 AND instr(claim_owner, ?6) <> 1)))
         ORDER BY hlc LIMIT 512)
     WHERE is_ordered LIMIT 1)
-UNION ALL
-SELECT id FROM (
-    SELECT id, is_ordered FROM a2a_messages
-    WHERE scope_id = ?1 AND repository_id = ?2 AND sender_agent = p.sender AND ended_ms IS NULL
-      AND receiver_agent = iif(p.receiver >= 'role:' AND p.receiver < 'role;', p.receiver, NULL)
-      AND coalesce(expires_ms > clock.now, 1)
-    ORDER BY hlc LIMIT 512)
-WHERE NOT is_ordered
+OR_UNORDERED
 
 -- part: HEADS
 -- For each sender to the recipients in ?3, its first message that can still be delivered, and the first rejected
@@ -228,14 +237,14 @@ WITH RECURSIVE pairs (receiver, sender, free_ms) AS (
 SELECT receiver, CAST(min(free_ms) AS INTEGER) AS free_ms FROM pairs WHERE sender <> '' GROUP BY receiver
 
 -- name: claim_one
--- For a message that is the only one of its pair, as most are, or not ordered: much cheaper than `claim`. ?3: the message, ?4: the
--- claim, ?5: for how long.
+-- For a message that is the only one of its pair, as most are, or not ordered: much cheaper than `claim`, and a request
+-- by itself. ?7: the message, ?8: the claim, ?9: for how long.
 UPDATE a2a_messages AS m SET
-    state = 'delivered', delivery_attempts = delivery_attempts + (coalesce(claim_owner, '') <> ?4),
-    claim_owner = ?4, claim_until_ms = NOW_MS + ?5, not_before_ms = NULL
-WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS NULL
+    state = 'delivered', delivery_attempts = delivery_attempts + (coalesce(claim_owner, '') <> ?8),
+    claim_owner = ?8, claim_until_ms = NOW_MS + ?9, not_before_ms = NULL
+WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?7 AND ended_ms IS NULL
   AND (expires_ms IS NULL OR expires_ms > NOW_MS)
-  AND (claim_owner = ?4 OR (
+  AND (claim_owner = ?8 OR (
     delivery_attempts < max_attempts AND max(coalesce(claim_until_ms, 0), coalesce(not_before_ms, 0)) <= NOW_MS))
   AND NOT EXISTS (
     SELECT 1 FROM a2a_messages AS o
@@ -244,7 +253,8 @@ WHERE scope_id = ?1 AND repository_id = ?2 AND message_uuid = ?3 AND ended_ms IS
   AND NOT EXISTS (
     SELECT 1 FROM a2a_receivers AS l
     WHERE l.scope_id = ?1 AND l.repository_id = ?2 AND l.receiver_agent = m.receiver_agent
-      AND l.lease_until_ms > NOW_MS AND instr(?4, l.node_id || '#') <> 1)
+      AND l.lease_until_ms > NOW_MS AND instr(?8, l.node_id || '#') <> 1)
+  AND IS_CURRENT
 RETURNING RECORD
 
 -- name: undeliverable
@@ -281,8 +291,7 @@ few AS (
         ORDER BY is_ours DESC, priority DESC, hlc LIMIT ?8
     ) AS h
     JOIN a2a_messages AS m ON m.id IN (
-        SELECT h.id WHERE NOT h.is_ordered
-        UNION ALL
+        UNORDERED_OR
         SELECT * FROM (
             SELECT id FROM (
                 SELECT id, is_ordered FROM a2a_messages

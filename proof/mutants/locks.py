@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from proof.mutants.planted_bug import Code, Instrument, PlantedBug, Sql
-from vox_mesh.store.schema.statements import NOW_MS
+from vox_mesh.store.schema.statements import NOW_MS, RAW_MS
 
 _NOW: Final = f"({NOW_MS} << 10)"
-AFTER_LAST: Final = (
-    "iif(typeof(last) = 'integer' AND last < 9007199254740991, last + 1, "
-    "abs(-9223372036854775807 - 1 - 0 * length(last)))"
+_AFTER_GENERATION: Final = (
+    "iif(typeof(generation) = 'integer' AND generation < 9007199254740991, generation + 1, "
+    "abs(-9223372036854775807 - 1 - 0 * length(generation)))"
 )
-_NEXT: Final = f"max({_NOW}, (SELECT {AFTER_LAST} FROM (SELECT generation AS last)))"
+CLOCK_TOKEN: Final = f"(({RAW_MS} + coalesce(correction_ms, 0)) << 10)"
 _RAISED: Final = (
-    f"fence_token = max({_NOW}, (SELECT {AFTER_LAST} FROM ( "
-    "SELECT max(fence_token, generation) AS last FROM lock_generations "
+    f"fence_token = max({_NOW}, (SELECT {_AFTER_GENERATION} FROM ( "
+    "SELECT max(fence_token, generation) AS generation FROM lock_generations "
     "WHERE scope_id = ?1 AND repository_id = ?2))),"
 )
 
@@ -24,8 +24,8 @@ LOCK_PLANTS: Final = (
         "token-reused",
         "a lock that is acquired again gets the token it had before",
         (
-            Sql("locks", "take_fast_many", f"{_NEXT}, i.value", "1, i.value"),
-            Sql("locks", "take_fast", f"{_NEXT}, ?10", "1, ?10"),
+            Sql("locks", "take_fast_many", f"max({_NOW}, {_AFTER_GENERATION}), i.value", "1, i.value"),
+            Sql("locks", "take_fast", f"max({CLOCK_TOKEN}, {_AFTER_GENERATION}), ?10", "1, ?10"),
         ),
         ("tokens-rise", "outside-takes-no-older", "locks-linearizable"),
         ("locks",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from proof.mutants.locks import CLOCK_TOKEN
 from proof.mutants.planted_bug import Code, PlantedBug, Sql
 from vox_mesh.store.schema.statements import NOW_MS
 
@@ -15,10 +16,8 @@ ROLLBACK_PLANTS: Final = (
         "token-without-time",
         "a token is above the tokens in the database, but not above the time",
         (
-            *(
-                Sql("locks", name, _NOW, "0")
-                for name in ("take_fast_many", "take_fast", "take_if_next", "hand_off")
-            ),
+            *(Sql("locks", name, _NOW, "0") for name in ("take_fast_many", "take_if_next", "hand_off")),
+            Sql("locks", "take_fast", CLOCK_TOKEN, "0"),
             Sql(
                 "locks",
                 "raise_generation",

@@ -15,7 +15,7 @@ from vox_mesh.errors import BadValue, NotGranted
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
-from vox_mesh.oplog.grants.permit import ungranted
+from vox_mesh.oplog.grants.permit import sql_for_agent
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script
 
@@ -61,9 +61,13 @@ DEEDS: Final = [
 )
 def test_an_agent_that_names_no_grant_pays_for_no_look_at_grants(noun: str, name: str) -> None:
     whole = named(noun)[name]
-    assert "FROM grants" in whole
-    assert "FROM grants" not in ungranted(whole)
-    assert "FROM admitted_agents" in ungranted(whole)
+    assert "FROM grants" in sql_for_agent(whole, "ann", "here", "a grant")
+    for agent in ("ann", "here", "person:ann"):
+        short = sql_for_agent(whole, agent, "here", None)
+        assert "FROM grants" not in short
+        assert "FROM admitted_agents" in short
+        assert ("FROM mesh_owner" in short) == (agent != "ann"), "an agent gains nothing from the owner"
+        assert ("person:" in short) == (agent == "person:ann")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ BY_PUBLIC: Final = {each.public: each for each in KEYS}
 PERSON: Final = "person:pat"
 """Who acts with the rights of the node, unless an earlier version has admitted an agent of this name."""
 
-AGENTS: Final = ("ann", "bob", OWNER, PERSON)
+AGENTS: Final = ("ann", "bob", OWNER, "other", PERSON)
 NODES: Final = (OWNER, "other")
 UNKNOWN: Final = "01J00000000000000000000001"
 SQL: Final = named("grants")

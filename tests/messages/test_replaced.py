@@ -62,3 +62,26 @@ def test_a_message_whose_answer_got_lost_before_its_node_was_replaced_may_have_b
                 await old.messages.send("bob", {})
 
     virtual_time.run(scenario())
+
+
+def test_a_node_that_was_replaced_claims_nothing_by_the_short_way(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        around = virtual_time.dependencies()
+        settings = IsolatedSettings(node_id="ada", agent_id="ada", home_dir=tmp_path, http=False)
+        async with AsyncExitStack() as lives:
+
+            async def begin() -> Mesh:
+                here = Dependencies(around.wall_ms, around.monotonic, memory=around.memory, place="here")
+                return await lives.enter_async_context(Mesh.open(settings, here))
+
+            old = await begin()
+            sent = await old.messages.send("bob", {})
+            name = old.messages.claims.new_name()
+            new = await begin()
+            assert await old.messages.claims.claim_one(sent.message_uuid, name, lease_s=60.0) == []
+            with pytest.raises(StaleIncarnation):
+                await old.messages.claims.claim(["bob"], name, lease_s=60.0)
+            (held,) = await new.messages.claims.claim_one(sent.message_uuid, name, lease_s=60.0)
+            assert held.delivery_attempts == 1
+
+    virtual_time.run(scenario())

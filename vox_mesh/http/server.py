@@ -44,7 +44,7 @@ from vox_mesh.runtime.health import Health
 from vox_mesh.runtime.services import MeshServices
 from vox_mesh.settings import Settings
 from vox_mesh.store.slots import folder_of_slot
-from vox_mesh.store.watch.listeners import has_file_events
+from vox_mesh.store.watch.file_events import has_file_events
 
 
 class NodeServer:

@@ -14,7 +14,7 @@ from vox_mesh.model.base.durations import Duration, checked_seconds
 from vox_mesh.model.base.reserved import refuse_mesh_agent
 from vox_mesh.model.locks.patterns import FILE, normalise
 from vox_mesh.model.locks.records import Holder, Lock, milliseconds_at
-from vox_mesh.oplog.grants.permit import MESH_GRANT, grant_guard, ungranted
+from vox_mesh.oplog.grants.permit import MESH_GRANT, grant_guard, sql_for_agent
 from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement, new_key
@@ -56,10 +56,11 @@ _TAKE: Final = Shape(
     repeatable=True,
     single_statement=_SQL["take_fast"],
     single_statement_values=(
-        *("lock_key", "holder_node", "holder_agent", "key", "ttl", "compared_up_to"),
-        "grant",
+        *("lock_key", "holder_node", "holder_agent", "key", "ttl", "grant", "compared_up_to"),
     ),
-    if_absent=("grant", ungranted(_SQL["take_fast"])),
+    single_statement_for=lambda item: sql_for_agent(
+        _SQL["take_fast"], item["holder_agent"], item["holder_node"], item["grant"]
+    ),
 )
 _RELEASE: Final = Shape(
     "locks.release",
@@ -263,8 +264,8 @@ class LockRequest:
         """Return the scripts that hand the only key off from its holder to this waiting request."""
         own = (*mesh, self.request_id, self.keys[0])
         holder = (self.holder_node, self.holder_agent, modifier(self.ttl))
-        values = (*own, *holder, lock.fence_token, compared_up_to, lock.request_id, self.grant)
-        sql = ungranted(_SQL["hand_off"]) if self.grant is None else _SQL["hand_off"]
+        values = (*own, *holder, lock.fence_token, compared_up_to, self.grant, lock.request_id)
+        sql = sql_for_agent(_SQL["hand_off"], self.holder_agent, self.holder_node, self.grant)
         leave = Statement(_SQL["leave_queue_if_handed_off"], own)
         return (
             Script(answer=Answer(sql, values, _RESULT_COLUMNS), repeatable=True),

@@ -23,6 +23,7 @@ from vox_mesh.messages.scripts import (
     release_script,
     renew_script,
     sql,
+    sql_for_inboxes,
 )
 from vox_mesh.messages.signatures import SenderVerifier
 from vox_mesh.model.base.durations import Duration, checked_seconds
@@ -118,10 +119,12 @@ class Claims:
             return Prospect(False)
         if len(found) == 1 and found[0]["free_ms"] <= now_ms:
             return Prospect(True, only=found[0]["message_uuid"])
-        values = (*self._claim_values(names, self.new_name()), now_ms)
-        rows = await self._store.read(sql("claimable"), values, timeout=timeout)
+        whose = self._claim_values(names, self.new_name())
+        values = (*whose, now_ms)
+        inboxes = whose[2]
+        rows = await self._store.read(sql_for_inboxes("claimable", inboxes), values, timeout=timeout)
         if not rows:
-            rows = await self._store.read(sql("next_free"), values, timeout=timeout)
+            rows = await self._store.read(sql_for_inboxes("next_free", inboxes), values, timeout=timeout)
             return Prospect(False, rows.value)
         message_uuid, is_alone = rows[0]
         return Prospect(True, only=message_uuid if is_alone and len(rows) == 1 else None)
@@ -206,8 +209,8 @@ class Claims:
         self, message_uuid: str, claim_name: str, *, lease_s: float, timeout: float | None = None
     ) -> list[Message]:
         """Claim a message that is the only one of its pair; return nothing if that is not so."""
-        values = (*self._mesh, message_uuid, claim_name, round(lease_s * 1_000))
-        return await self._verify_rows(await self._claim(claim_one_script(values), timeout))
+        script = claim_one_script(message_uuid, claim_name, round(lease_s * 1_000))
+        return await self._verify_rows(await self._claim(script, timeout))
 
     async def _claim(self, script: Script, timeout: float | None) -> Rows:
         """Write a claim, after the queued acks: what waits behind an acknowledged message can be claimed."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final
 
 import orjson
 
 from vox_mesh.errors import MessageTaken, NotHolder
-from vox_mesh.model.messages.records import WIRE_FIELDS, Message
-from vox_mesh.oplog.grants.permit import MESH_GRANT, ungranted
-from vox_mesh.store.schema.statements import named
+from vox_mesh.model.messages.records import ROLE, WIRE_FIELDS, Message
+from vox_mesh.oplog.grants.permit import MESH_GRANT, sql_for_agent
+from vox_mesh.store.schema.statements import named, part
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
 
 Mesh = tuple[str, str]
@@ -26,6 +27,23 @@ _LEASES_SINCE_VERSION: Final = 11
 def sql(name: str) -> str:
     """Return a statement about messages by its name."""
     return _SQL[name]
+
+
+def sql_for_inboxes(name: str, names: str) -> str:
+    """Return the form of a statement about these inboxes, a JSON array.
+
+    Only roles get messages that are not ordered. A server compiles each statement again, and takes a quarter
+    less time for one without the branches for those.
+    """
+    return sql(name) if f'"{ROLE}' in names else _without_roles(name)
+
+
+@cache
+def _without_roles(name: str) -> str:
+    shorter = sql(name)
+    for branch in ("OR_UNORDERED", "UNORDERED_OR"):
+        shorter = shorter.replace(f" {part('messages', branch)}", "")
+    return shorter
 
 
 CHANGED: Final = Answer(sql("changed"), columns=("changed",))
@@ -45,8 +63,18 @@ _SEND: Final = Shape(
     repeatable=True,
     single_statement=sql("send_one"),
     single_statement_values=(*WIRE_FIELDS, "is_ordered", "grant", "agent_signature"),
-    if_absent=("grant", ungranted(sql("send_one"))),
+    single_statement_for=lambda item: sql_for_agent(
+        sql("send_one"), item["sender_agent"], item["sender_node"], item.get("grant")
+    ),
     must_answer=True,
+)
+_CLAIM_ONE: Final = Shape(
+    "messages.claim_one",
+    (),
+    columns=_RECORD,
+    repeatable=True,
+    single_statement=sql("claim_one"),
+    single_statement_values=("message_uuid", "claim_owner", "lease_ms"),
 )
 _ACK: Final = Shape(
     "messages.ack",
@@ -164,16 +192,15 @@ def claim_script(
     `whose`: scope, repository, receivers, the claim's name and two prefixes of it.
     """
     before = (Statement(sql("dead_letter_exhausted"), whose),) if bury else ()
-    answer = Answer(sql("claim"), (*whose, lease_ms, limit, of_pair, max_size), _RECORD)
+    claim = sql_for_inboxes("claim", whose[2])
+    answer = Answer(claim, (*whose, lease_ms, limit, of_pair, max_size), _RECORD)
     return Script(*before, answer=answer, repeatable=True)
 
 
-def claim_one_script(values: tuple[str, str, str, str, int]) -> Script:
-    """Return the script that claims one message.
-
-    `values`: scope, repository, its id, the claim's name, and the lease in milliseconds.
-    """
-    return Script(answer=Answer(sql("claim_one"), values, _RECORD), repeatable=True)
+def claim_one_script(message_uuid: str, claim_name: str, lease_ms: int) -> Script:
+    """Return the script that claims one message; no rows if it can't be claimed, or we are superseded."""
+    item: Item = {"message_uuid": message_uuid, "claim_owner": claim_name, "lease_ms": lease_ms}
+    return Script.of(_CLAIM_ONE, item)
 
 
 def renew_script(mesh: Mesh, messages: Sequence[Message], lease_ms: int) -> Script:

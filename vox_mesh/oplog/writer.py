@@ -44,7 +44,8 @@ from vox_mesh.store.rows import Row, Value, whole_number
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
-from vox_mesh.store.write.script_batch import CONDITION_VALUES, NO_WRAPPER, BatchWrapper
+from vox_mesh.store.write.script_batch import NO_WRAPPER, BatchWrapper
+from vox_mesh.store.write.script_statements import CONDITION_VALUES
 
 if TYPE_CHECKING:
     from vox_mesh.oplog.planted_keys import Apply

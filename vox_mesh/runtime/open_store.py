@@ -164,11 +164,11 @@ def _listener(settings: Settings, engine: Engine, changes: Changes) -> Listener 
     """Return the listener for commits of other processes, on the file backend only."""
     if settings.backend is not Backend.FILE:
         return None
-    from vox_mesh.store.engines.file import FileEngine
+    from vox_mesh.store.engines.file import FileEngine, turn_path
 
     assert isinstance(engine, FileEngine)
     wal = Path(f"{settings.file_path.resolve()}-wal")  # next to the file itself, not next to a link
-    return WalListener(wal, engine.data_version, changes)
+    return WalListener(wal, turn_path(settings.file_path), engine.data_version, changes)
 
 
 def primary_log(settings: Settings) -> PrimaryLog:

@@ -160,7 +160,7 @@ class Script:
         repeatable: bool = False,
     ) -> None:
         if shape is not None:
-            self.has_answer, self.repeatable = shape.answer is not None, shape.repeatable
+            self.has_answer, self.repeatable = shape.has_answer, shape.repeatable
             self.item: Item = {} if item is None else item
             weight = _check_item(self.item)
         else:
@@ -251,7 +251,8 @@ class Shape:
     with the subject instead of the key. `single_statement` has the same effect for one script that is
     sent alone, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
     for the guard of the batch, and from `?7` on come the item's `single_statement_values`, of which `key` is
-    one. `if_absent`: one of these values, and the statement that is used instead for an item without it.
+    one. `single_statement_for` returns a shorter form of it that has the same effect for an item. A shape
+    with nothing but a `single_statement` is never merged.
 
     `must_answer`: a script without rows was refused.
     """
@@ -265,8 +266,28 @@ class Shape:
     repeatable: bool = False
     single_statement: str | None = None
     single_statement_values: tuple[str, ...] = ()
-    if_absent: tuple[str, str] | None = None
+    single_statement_for: Callable[[Item], str] | None = None
     must_answer: bool = False
+
+    @property
+    def has_answer(self) -> bool:
+        """Return whether its scripts have an answer."""
+        return self.answer is not None or self.single_statement is not None
+
+    @property
+    def is_single_statement(self) -> bool:
+        """Return whether each of its scripts is a statement of its own."""
+        return self.answer is None and self.single_statement is not None
+
+    def single(self, writer_id: WriterId, script: Script, who: Sequence[Value]) -> tuple[str, list[Value]]:
+        """Return the single statement of a script, and its values; `who`: those of the guard."""
+        assert self.single_statement is not None
+        short, item = self.single_statement_for, script.item
+        sql = self.single_statement if short is None else short(item)
+        scope_id, repository_id, _ = writer_id
+        # Writes that an older version has spooled lack newer values.
+        own = [script.key if name == "key" else item.get(name) for name in self.single_statement_values]
+        return sql, [scope_id, repository_id, *who, *own]
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.]*", self.name):
@@ -277,12 +298,6 @@ class Shape:
             raise BadValue(f"{self.name} needs subjects, by which its rows find their scripts")
         if _SHAPES.setdefault(self.name, self) is not self:
             raise BadValue(f"there are two shapes named {self.name!r}")
-
-    def single_statement_for(self, item: Item) -> str | None:
-        """Return the single statement for an item."""
-        if self.if_absent is not None and item.get(self.if_absent[0]) is None:
-            return self.if_absent[1]
-        return self.single_statement
 
 
 _SHAPES: Final[dict[str, Shape]] = {}

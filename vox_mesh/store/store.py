@@ -321,15 +321,11 @@ class Store(RenamedAttributes):
         from vox_mesh.store.replica.replica import ReplicaState  # imported late: only servers have replicas
 
         breaker, replica = self._caller.breaker, self._replica
-        return (
-            (breaker is not None and breaker.is_rejecting)
-            or self._server.is_refused
-            or (
-                replica is not None
-                and not replica.is_in_touch
-                and replica.status().state is ReplicaState.OUT_OF_TOUCH
-            )
-        )
+        if self._server.is_refused or (breaker is not None and breaker.is_rejecting):
+            return True
+        if replica is None or replica.is_in_touch:
+            return False
+        return replica.status().state is ReplicaState.OUT_OF_TOUCH
 
     @property
     def slot_name(self) -> str | None:
@@ -450,6 +446,10 @@ class Store(RenamedAttributes):
         """Wait until the replica, if there is one, holds everything committed before this call."""
         if self._replica is not None:
             await self._replica.wait_until_caught_up(progress, self._timeout)
+
+    async def caught_up(self) -> bool:
+        """Wait briefly until the replica shows what this process has seen. Return whether it had to wait."""
+        return self._replica is not None and await self._replica.caught_up()
 
     async def status(self) -> StoreStatus:
         """Return the state of the store."""

@@ -21,7 +21,9 @@ from tests.support.running.programs import NODE
 from tools.fork_server import Program
 from tools.forked import Process
 from tools.sqld import Server, free_port
+from vox_mesh.store.replica.pages import file_bytes
 from vox_mesh.store.replica.paths import replica_path
+from vox_mesh.store.replica.wire import PAGE
 
 _PATIENCE_S: Final = 30.0
 
@@ -61,7 +63,7 @@ def test_sync_makes_the_copy_that_a_node_will_find(mesh: VoxCommand) -> None:
     assert (synced["lag_frames"], synced["error"]) == (0, "")
     assert synced["frame"] > 0
     copy = replica_path(mesh.folder / ".vox/cache/db/local.db", "1")
-    assert copy.stat().st_size == synced["bytes"] > 0
+    assert copy.stat().st_size == file_bytes(synced["bytes"] // PAGE) > 0
     assert copy.stat().st_mode & 0o777 == 0o600
     (listed,) = replicas(mesh)
     assert (listed["slot"], listed["bytes"], listed["frame"]) == ("1", synced["bytes"], synced["frame"])

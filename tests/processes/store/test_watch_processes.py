@@ -19,7 +19,8 @@ from tests.support.store.writers import COLUMNS
 from tools.homes import FILE, MESH, MESH_REPLICA, HomeCase
 from vox_mesh import Settings, Store, open_store
 from vox_mesh.runtime import open_store as opening
-from vox_mesh.store.watch.listeners import FileEvents, Inotify, NoEvents, WalListener
+from vox_mesh.store.watch.file_events import CommitEvents, NoSigns, WalAndBell
+from vox_mesh.store.watch.listeners import WalListener
 
 _PATIENCE_S: Final = 30.0
 _ROWS: Final = 200
@@ -86,9 +87,9 @@ async def _seen(store: Store, count: str) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("events", [Inotify, NoEvents])
+@pytest.mark.parametrize("events", [WalAndBell, NoSigns])
 async def test_on_the_file_home_another_processs_commits_are_seen_with_and_without_events(
-    events: Callable[[Path], FileEvents],
+    events: Callable[[Path, Path], CommitEvents],
     tmp_path: Path,
     start_writer: StartWriter,
     monkeypatch: pytest.MonkeyPatch,

@@ -19,6 +19,7 @@ from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
 from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongBackend
 from vox_mesh.store.engines.file import FileEngine
 from vox_mesh.store.engines.thread import HeadStart
+from vox_mesh.store.engines.writing import WritePace
 
 HOLD_WRITE_LOCK = """
 import sqlite3, sys
@@ -43,7 +44,7 @@ async def test_it_is_in_wal_mode_and_every_commit_is_on_disk(tmp_path: Path) -> 
     path = tmp_path / "x.db"
     engine = await FileEngine.open(path)
     pragmas = ["journal_mode", "synchronous"]
-    found = [engine._writing.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
+    found = [engine._writing.for_thread().execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in pragmas]
     assert found == ["wal", 2]
     assert engine._reading.execute("PRAGMA query_only").fetchone()[0] == 1
     await engine.close()
@@ -177,10 +178,12 @@ async def _ticks_until(task: asyncio.Task[object], wanted: int) -> int:
 
 
 @pytest.mark.parametrize("scripts", [1, 64])
+@pytest.mark.parametrize("is_fast", [False, True], ids=["slow disk", "fast disk"])
 @pytest.mark.parametrize("holding", [HOLD_WRITE_LOCK, HOLD_TURN], ids=["write lock", "turn"])
 async def test_the_loop_goes_on_while_another_process_holds_the_database(
-    holding: str, scripts: int, tmp_path: Path
+    holding: str, is_fast: bool, scripts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(WritePace, "is_fast", lambda *_: is_fast)
     settings = FILE.settings(tmp_path, None)
     async with await open_store(settings) as store:
         table = await make_table(store)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from vox_mesh.store.replica.pages import file_bytes
 from vox_mesh.store.replica.wire import PAGE, WalFrame
 
 LOG: Final = "7b353d10-b11b-4042-a1f4-991dc874a3ee"
@@ -27,6 +28,11 @@ def frame_of(number: int, page_number: int, size_after: int, page: bytes) -> Wal
 def pages_of(data: bytes) -> list[bytes]:
     """A file's contents as pages; a last one may be cut off."""
     return [data[at : at + PAGE] for at in range(0, len(data), PAGE)]
+
+
+def with_room(data: bytes) -> bytes:
+    """A database's bytes as a replica's file holds them: behind them is empty room for further pages."""
+    return data.ljust(file_bytes(len(data) // PAGE), b"\0")
 
 
 class Primary:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.store.replica.frames import LOG, frame_of, page_of
 from vox_mesh.store.replica.mark import Mark
-from vox_mesh.store.replica.pages import PageFile
+from vox_mesh.store.replica.pages import PageFile, file_bytes
 from vox_mesh.store.replica.wire import WalFrame
 
 NAME: Final = "copy"
@@ -58,8 +58,8 @@ class State:
 
     @property
     def contents(self) -> bytes:
-        """The file's bytes."""
-        return b"".join(map(page_of, self.marks))
+        """The file's bytes, with the empty room for further pages."""
+        return b"".join(map(page_of, self.marks)).ljust(file_bytes(len(self.marks)), b"\0")
 
 
 class Owner:

@@ -65,7 +65,7 @@ def test_the_file_holds_what_the_transactions_left(folder: Callable[[], Path], s
             state = state.after(*group)
             assert owner.is_at(state)
             assert owner.file.is_untouched
-            assert owner.file.size == len(state.contents)
+            assert owner.file.size == len(state.marks) * PAGE
     with owning(home) as heir:
         assert heir.file.recover()
         assert heir.is_at(state)
@@ -162,6 +162,47 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
             assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in FILES] == [0o600] * 3
     finally:
         os.umask(before)
+
+
+# --- room for further pages ----------------------------------------------------------------------
+
+
+def test_the_file_keeps_its_size_while_the_database_grows_and_shrinks(tmp_path: Path) -> None:
+    with owning(tmp_path) as owner:
+        owner.file.start_over(LOG)
+        owner.take(THREE)
+        size = owner.path.stat().st_size
+        assert size > 3 * PAGE
+        larger = Transaction(((5, 50), (9, 90)), 9)
+        smaller = Transaction(((1, 10),), 2)
+        owner.take(larger)
+        owner.take(smaller)
+        assert owner.is_at(State().after(THREE).after(larger).after(smaller)), "nothing is left in the room"
+        assert owner.path.stat().st_size == size
+
+
+def test_a_file_without_room_is_taken_over(tmp_path: Path) -> None:
+    """Older versions have left such files."""
+    with owning(tmp_path) as owner:
+        owner.file.start_over(LOG)
+        owner.take(THREE)
+        os.truncate(owner.path, 3 * PAGE)
+    with owning(tmp_path) as heir:
+        assert heir.file.recover()
+        growing = Transaction(((4, 4),), 4)
+        heir.take(growing)
+        assert heir.is_at(State().after(THREE).after(growing))
+
+
+def test_a_room_that_is_not_empty_is_not_trusted(tmp_path: Path) -> None:
+    with owning(tmp_path) as owner:
+        owner.file.start_over(LOG)
+        owner.take(THREE)
+        with owner.path.open("r+b") as file:
+            file.seek(5 * PAGE)
+            file.write(b"x")
+    with owning(tmp_path) as heir:
+        assert not heir.file.recover()
 
 
 # --- another at the file --------------------------------------------------------------------

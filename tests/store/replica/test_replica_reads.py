@@ -24,8 +24,10 @@ from vox_mesh.errors import DatabaseUnavailable, MeshError, StoreClosed
 from vox_mesh.model.base.backends import Backend, Driver, ReplicaChoice
 from vox_mesh.store import Value
 from vox_mesh.store.engines.reader import Reader
+from vox_mesh.store.replica.pages import file_bytes
 from vox_mesh.store.replica.paths import replica_path
 from vox_mesh.store.replica.replica import ReplicaState
+from vox_mesh.store.replica.wire import PAGE
 
 _DRIVERS: Final = (Driver.WS, Driver.HTTP, Driver.LIBSQL_CLIENT)
 _PATIENCE_S: Final = 30.0
@@ -138,7 +140,7 @@ async def test_the_status_tells_how_the_replica_stands(tmp_path: Path, node: Sto
     assert status.lag_frames == 0
     assert status.age_ms is not None
     assert 0 <= status.age_ms < _NOTICED_S * 1_000
-    assert status.bytes == replica_path(tmp_path / "vox" / "local.db", "1").stat().st_size
+    assert file_bytes(status.bytes // PAGE) == replica_path(tmp_path / "vox" / "local.db", "1").stat().st_size
 
 
 async def test_a_caller_that_does_nothing_but_read_still_sees_what_comes_in(

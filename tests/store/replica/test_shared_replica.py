@@ -20,6 +20,7 @@ from tools.homes import MESH_SHARED
 from tools.sqld import Server
 from vox_mesh import Script, Settings, Statement, Store, open_store
 from vox_mesh.store import Value
+from vox_mesh.store.replica.pages import file_bytes
 from vox_mesh.store.replica.paths import mark_of, shared_path
 from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.replica.shared import shared_reader
@@ -27,6 +28,7 @@ from vox_mesh.store.replica.shared.published import Publisher, read_published, s
 from vox_mesh.store.replica.shared.reader_lock import ReaderLock
 from vox_mesh.store.replica.shared.shared_follower import SharedFollower
 from vox_mesh.store.replica.shared.shared_reader import SharedReader
+from vox_mesh.store.replica.wire import PAGE
 
 _PATIENCE_S: Final = 30.0
 _FILES: Final = ("", ".mark", ".redo", ".state", ".readers")
@@ -92,7 +94,7 @@ async def test_one_follows_and_the_log_is_fetched_once(settings: Settings) -> No
         assert [store.stats.requests["frames"] for store in (follower, *readers)] == [1, 0, 0]
         statuses = [standing(store) for store in (follower, *readers)]
         assert {each.follower_pid for each in statuses} == {os.getpid()}
-        assert {each.bytes for each in statuses} == {copy_of(settings).stat().st_size}
+        assert {file_bytes(each.bytes // PAGE) for each in statuses} == {copy_of(settings).stat().st_size}
         assert {each.driver for each in statuses} == {"shared"}
 
 

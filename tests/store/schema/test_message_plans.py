@@ -9,7 +9,7 @@ import pytest
 
 from tools.homes import FILE, MESH, HomeCase
 from vox_mesh import open_store
-from vox_mesh.messages.scripts import sql
+from vox_mesh.messages.scripts import sql, sql_for_inboxes
 
 LIFE = (
     "send",
@@ -34,6 +34,7 @@ LIFE = (
     "mark_overdue_reported",
     "has_maintenance",
 )
+OF_INBOXES = ("claimable", "next_free", "claim")
 ALL_OF_THEM = re.compile(r"SCAN (a2a_messages|m)\b")
 
 
@@ -44,8 +45,9 @@ async def test_no_step_in_the_life_of_a_message_looks_at_all_messages(
     # A server has another version of SQLite than we do, and with it another mind about what is quick.
     server = request.getfixturevalue("shared_server") if case.needs_server else None
     async with await open_store(case.settings(tmp_path, server)) as store:
-        for name in LIFE:
-            text = sql(name)
+        forms = [(name, sql(name).replace("IS_CURRENT", "true")) for name in LIFE]
+        forms += [(f"{name} of agents", sql_for_inboxes(name, '["ann"]')) for name in OF_INBOXES]
+        for name, text in forms:
             count = max(map(int, re.findall(r"\?(\d+)", text)))
             plan = [row[3] for row in await store.read(f"EXPLAIN QUERY PLAN {text}", ["[]"] * count)]
             assert not any(map(ALL_OF_THEM.match, plan)), f"{name}: {plan}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, Self
@@ -15,11 +17,14 @@ import pytest
 from tests.support.store.leftovers import descriptors
 from vox_mesh.errors import DatabaseFault, Unreachable
 from vox_mesh.store.batch import Batch
-from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.engines.file import FileEngine, Turn, turn_path
 from vox_mesh.store.replica.read_watermark import ReadWatermark
-from vox_mesh.store.watch import listeners
+from vox_mesh.store.watch import file_events, listeners
 from vox_mesh.store.watch.changes import Changes
-from vox_mesh.store.watch.listeners import FileEvents, Inotify, Listener, NoEvents, ServerPoll, WalListener
+from vox_mesh.store.watch.file_events import CommitEvents, NoSigns, Sign, WalAndBell
+from vox_mesh.store.watch.listeners import Listener, ServerPoll, WalListener
+
+OpenEvents = Callable[[Path, Path], CommitEvents]
 
 _PATIENCE_S: Final = 10.0
 _SILENCE_S: Final = 0.05
@@ -30,34 +35,121 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux'
 # --- file-system events ---------------------------------------------------------------------------
 
 
+@contextmanager
+def _signs(folder: Path) -> Iterator[tuple[WalAndBell, Path, Turn]]:
+    """Signs of a log, the log, and what rings the bell."""
+    turn = Turn(folder / "x.db.turn")
+    with closing(turn), WalAndBell(folder / "x.db-wal", folder / "x.db.turn") as events:
+        yield events, folder / "x.db-wal", turn
+
+
+def _ring(turn: Turn) -> None:
+    with turn:
+        pass
+
+
 @on_linux
 async def test_it_tells_of_a_file_that_is_written_removed_and_made_again(tmp_path: Path) -> None:
-    wal = tmp_path / "x.db-wal"
-    with Inotify(wal) as events:
-        assert not await events.wait_for_event(_SILENCE_S)
+    with _signs(tmp_path) as (events, wal, _):
+        assert await events.wait(_SILENCE_S) is Sign.NONE
         for _ in range(2):
             wal.write_bytes(b"frames")
-            assert await events.wait_for_event(_PATIENCE_S)
+            assert await events.wait(_PATIENCE_S) is Sign.WRITTEN
             with wal.open("ab") as file:
                 file.write(b"more")
-            assert await events.wait_for_event(_PATIENCE_S)
+            assert await events.wait(_PATIENCE_S) is Sign.WRITTEN
             wal.unlink()
 
 
 @on_linux
 async def test_it_tells_of_no_other_file(tmp_path: Path) -> None:
-    with Inotify(tmp_path / "x.db-wal") as events:
+    with _signs(tmp_path) as (events, _, _):
         (tmp_path / "x.db-wal2").write_bytes(b"x")
         (tmp_path / "x.db").write_bytes(b"x")
-        assert not await events.wait_for_event(_SILENCE_S)
+        (tmp_path / "x.db").read_bytes()
+        assert await events.wait(_SILENCE_S) is Sign.NONE
 
 
 @on_linux
-async def test_a_folder_that_is_not_there_cannot_be_listened_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["folder", "bell"])
+async def test_what_is_not_there_cannot_be_listened_to(missing: str, tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere" if missing == "folder" else tmp_path
     before = descriptors()
     with pytest.raises(OSError, match="inotify_add_watch"):
-        Inotify(tmp_path / "nowhere" / "x.db-wal")
+        WalAndBell(folder / "x.db-wal", folder / "x.db.turn")
     assert descriptors() == before
+
+
+@on_linux
+async def test_a_bell_says_that_what_was_written_before_can_be_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(file_events, "MIN_RECHECK_S", 3_600.0)
+    with _signs(tmp_path) as (events, wal, turn):
+        wal.write_bytes(b"frames")
+        waiting = asyncio.create_task(events.wait(_PATIENCE_S))
+        await asyncio.sleep(_SILENCE_S)
+        assert not waiting.done(), "the commit can't be seen yet"
+        _ring(turn)
+        assert await waiting is Sign.RUNG
+
+
+@on_linux
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_signs_are_left_to_the_end_of_a_commit_of_its_own_that_is_short(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_long: bool
+) -> None:
+    monkeypatch.setattr(file_events, "MAX_HOLD_S", 0.0 if is_long else 3_600.0)
+    with _signs(tmp_path) as (events, _, turn):
+        waiting = asyncio.create_task(events.wait(_PATIENCE_S))
+        events.hold()
+        await asyncio.sleep(0)
+        _ring(turn)
+        await asyncio.wait([waiting], timeout=_PATIENCE_S if is_long else _SILENCE_S)
+        assert waiting.done() is is_long
+        events.release()
+        assert await waiting is Sign.RUNG
+
+
+@on_linux
+async def test_signs_before_a_look_are_forgotten_and_the_next_look_comes_soon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with _signs(tmp_path) as (events, wal, turn):
+        for recheck_s in (0.0, 3_600.0):
+            monkeypatch.setattr(file_events, "RUNG_RECHECK_S", recheck_s)
+            waiting = asyncio.create_task(events.wait(_PATIENCE_S))
+            events.hold()
+            await asyncio.sleep(0)
+            wal.write_bytes(b"frames")
+            _ring(turn)
+            events.forget()
+            events.release()
+            if recheck_s:
+                await asyncio.wait([waiting], timeout=_SILENCE_S)
+                assert not waiting.done()
+                _ring(turn)
+            assert await waiting is (Sign.RUNG if recheck_s else Sign.NONE)
+
+
+@on_linux
+async def test_of_many_writes_to_the_log_only_the_first_wakes_the_loop(tmp_path: Path) -> None:
+    with _signs(tmp_path) as (events, wal, turn):
+        heard, hear_log = 0, events._hear_log
+
+        def count() -> None:
+            nonlocal heard
+            heard += 1
+            hear_log()
+
+        events._log._on_events = count
+        waiting = asyncio.create_task(events.wait(_PATIENCE_S))
+        for _ in range(20):
+            wal.write_bytes(b"frames")
+            await asyncio.sleep(0)
+        _ring(turn)
+        await waiting
+        assert heard == 1
 
 
 # --- the file home --------------------------------------------------------------------------------
@@ -76,27 +168,91 @@ async def _listening(listener: Listener, changes: Changes) -> AsyncIterator[None
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _no_inotify(_: Path) -> FileEvents:
+def _no_inotify(*_: Path) -> CommitEvents:
     raise OSError("no more of it to be had")
 
 
-@pytest.mark.parametrize("events", [Inotify, NoEvents, _no_inotify])
-async def test_every_commit_of_another_is_heard(events: Callable[[Path], FileEvents], tmp_path: Path) -> None:
-    path, changes = tmp_path / "x.db", Changes()
-    listening_engine, writing_engine = await FileEngine.open(path), await FileEngine.open(path)
-    listener = WalListener(Path(f"{path}-wal"), listening_engine.data_version, changes, events)
+async def _hear_all(path: Path, write: Callable[[str], Awaitable[object]], events: OpenEvents) -> None:
+    """Listen while 20 tables are made, each when the commit before was heard."""
+    changes, engine = Changes(), await FileEngine.open(path)
+    listener = WalListener(Path(f"{path}-wal"), turn_path(path), engine.data_version, changes, events)
     async with _listening(listener, changes):
         for n in range(20):
             seen = changes.count
-            batch = Batch()
-            batch.add(f"CREATE TABLE t_{n} (a)")
-            await writing_engine.run(batch.seal())
+            await write(f"CREATE TABLE t_{n} (a)")
             await changes.after(seen)
-    await listening_engine.close()
+    await engine.close()
+
+
+@pytest.mark.parametrize("events", [WalAndBell, NoSigns, _no_inotify])
+async def test_every_commit_of_another_is_heard(events: OpenEvents, tmp_path: Path) -> None:
+    writing_engine = await FileEngine.open(tmp_path / "x.db")
+    await _hear_all(tmp_path / "x.db", partial(_run, writing_engine), events)
     await writing_engine.close()
 
 
-async def test_a_commit_of_its_own_process_is_not_heard_again(tmp_path: Path) -> None:
+async def _run(engine: FileEngine, sql: str) -> None:
+    batch = Batch()
+    batch.add(sql)
+    await engine.run(batch.seal())
+
+
+@on_linux
+async def test_a_commit_is_heard_by_the_bell_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By nothing else within the time that the test has."""
+    monkeypatch.setattr(file_events, "MIN_RECHECK_S", 3_600.0)
+    monkeypatch.setattr(listeners, "_RECHECKS_S", {Sign.RUNG: 3_600.0})
+    monkeypatch.setattr(listeners, "_POLL_INTERVAL_S", 3_600.0)
+    writing_engine = await FileEngine.open(tmp_path / "x.db")
+    await _hear_all(tmp_path / "x.db", partial(_run, writing_engine), WalAndBell)
+    await writing_engine.close()
+
+
+@on_linux
+@pytest.mark.parametrize("takes_turns", [False, True])
+async def test_a_program_without_a_bell_is_heard_by_what_it_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, takes_turns: bool
+) -> None:
+    """The processes of earlier versions take turns; other programs, such as the sqlite3 shell, do not."""
+    monkeypatch.setattr(listeners, "_POLL_INTERVAL_S", 3_600.0)
+    path = tmp_path / "x.db"
+    await (await FileEngine.open(path)).close()
+    monkeypatch.setattr(Turn, "_ring", lambda _: None)
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as connection,
+        closing(Turn(turn_path(path))) as turn,
+    ):
+
+        async def write(sql: str) -> None:
+            with turn if takes_turns else nullcontext():
+                connection.execute(sql)
+
+        await _hear_all(path, write, WalAndBell)
+
+
+@on_linux
+async def test_a_commit_of_another_is_heard_although_one_of_its_own_has_failed(tmp_path: Path) -> None:
+    path, changes = tmp_path / "x.db", Changes()
+    engine, other = await FileEngine.open(path), await FileEngine.open(path)
+    listener = WalListener(Path(f"{path}-wal"), turn_path(path), engine.data_version, changes)
+
+    async def fail() -> None:
+        await _run(other, "CREATE TABLE t (a)")
+        raise DatabaseFault("disk I/O error")
+
+    async with _listening(listener, changes):
+        seen = changes.count
+        with pytest.raises(DatabaseFault):
+            await listener.own_commit(fail())
+        await changes.after(seen)
+    await engine.close()
+    await other.close()
+
+
+async def test_a_commit_of_its_own_process_is_not_heard_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(listeners, "_POLL_INTERVAL_S", _SILENCE_S)
     path, changes = tmp_path / "x.db", Changes()
     engine = await FileEngine.open(path)
     looks, look_again = 0, asyncio.Event()
@@ -109,11 +265,9 @@ async def test_a_commit_of_its_own_process_is_not_heard_again(tmp_path: Path) ->
         return await engine.data_version()
 
     after_own = sys.maxsize
-    listener = WalListener(Path(f"{path}-wal"), data_version, changes)
+    listener = WalListener(Path(f"{path}-wal"), turn_path(path), data_version, changes)
     async with _listening(listener, changes):
-        batch = Batch()
-        batch.add("CREATE TABLE t (a)")
-        await listener.own_commit(engine.run(batch.seal()))
+        await listener.own_commit(_run(engine, "CREATE TABLE t (a)"))
         seen, after_own = changes.count, looks
         await look_again.wait()
         assert changes.count == seen
@@ -123,8 +277,9 @@ async def test_a_commit_of_its_own_process_is_not_heard_again(tmp_path: Path) ->
 class Disk:
     """A log that is written to long before its commit can be seen: after this many looks."""
 
-    def __init__(self, _: Path | None = None) -> None:
+    def __init__(self) -> None:
         self.looks = 0
+        self.now = 0.0
         self.visible_after = sys.maxsize
         self.is_touched = False
         self.pauses: list[float] = []
@@ -138,12 +293,17 @@ class Disk:
             raise DatabaseFault("disk I/O error")
         return int(self.looks > self.visible_after)
 
-    async def wait_for_event(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> Sign:
         """Time passes at once here."""
         await asyncio.sleep(0)
         self.pauses.append(timeout)
         was_touched, self.is_touched = self.is_touched, False
-        return was_touched
+        return Sign.WRITTEN if was_touched else Sign.NONE
+
+    def hold(self) -> None:
+        """There are no commits of its own."""
+
+    forget = release = hold
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +313,8 @@ class Disk:
 
 
 def _listener(disk: Disk, changes: Changes) -> WalListener:
-    return WalListener(Path("x.db-wal"), disk.data_version, changes, lambda _: disk)
+    wal, bell = Path("x.db-wal"), Path("x.db.turn")
+    return WalListener(wal, bell, disk.data_version, changes, lambda *_: disk, lambda: disk.now)
 
 
 async def test_a_commit_that_the_disk_takes_long_for_is_looked_for_until_it_shows() -> None:
@@ -169,30 +330,6 @@ async def test_a_commit_that_the_disk_takes_long_for_is_looked_for_until_it_show
     assert max(disk.pauses) <= 1.0, "it looks at least once a second, sign or no sign"
 
 
-@pytest.mark.parametrize("is_long", [False, True])
-async def test_events_are_left_to_the_end_of_a_commit_of_its_own_that_is_short(
-    monkeypatch: pytest.MonkeyPatch, *, is_long: bool
-) -> None:
-    monkeypatch.setattr(listeners, "_MAX_BURST_PAUSE_S", 0.0 if is_long else 3_600.0)
-    disk, changes, commit = Disk(), Changes(), asyncio.get_running_loop().create_future()
-    listener = _listener(disk, changes)
-    async with _listening(listener, changes):
-        committing = asyncio.create_task(listener.own_commit(commit))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        looks = disk.looks
-        for _ in range(20):
-            disk.is_touched = True
-            await asyncio.sleep(0)
-        assert (disk.looks > looks) is is_long
-        commit.set_result("committed")
-        assert await committing == "committed"
-        looks = disk.looks
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert disk.looks > looks
-
-
 class Played(Disk):
     """A log with a commit before a look, or without, as it was written down; then there are no more looks."""
 
@@ -206,15 +343,17 @@ class Played(Disk):
         """How many commits there were."""
         return self._commits
 
-    async def wait_for_event(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> Sign:
         """Whether the next look is one with a commit."""
-        sign = next(self._play, None)
-        is_commit = sign == "c"
-        self._commits += is_commit
-        if sign is None:
+        note = next(self._play, None)
+        if note is None:
             self.is_over.set()
             await asyncio.Event().wait()
-        return is_commit
+        if note == "c":
+            self._commits += 1
+            return Sign.RUNG
+        self.now += timeout
+        return Sign.NONE
 
 
 async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
@@ -225,14 +364,14 @@ async def test_the_longer_a_burst_goes_on_the_more_of_it_is_seen_together(
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr(listeners, "asyncio", SimpleNamespace(sleep=rest, Event=asyncio.Event))
+    monkeypatch.setattr(listeners, "asyncio", SimpleNamespace(sleep=rest))
     async with _listening(_listener(played, changes), changes):
         await played.is_over.wait()
-    first, second = rests[:6], rests[6:]
-    assert first[0] <= 0.001, "one alone is reported at once, and the next is looked for soon"
+    first, second = rests[:5], rests[5:]
     assert first[0] < first[1] < first[2], "the longer it goes on, the more come together"
+    assert first[0] <= 0.001, "two are reported at once, and the next is looked for soon"
     assert max(first) <= 0.01
-    assert second == first[:2], "after a pause it is as at the beginning"
+    assert second == first[:1], "after a pause it is as at the beginning"
 
 
 async def test_a_look_that_fails_is_reported_and_does_not_end_the_listening() -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
+from tests.store.replica.frames import with_room
 from tests.support.running.jobs import Job
 from tests.support.running.processes import Writer
 from tools.homes import HomeCase
@@ -100,7 +101,7 @@ def primary_pages(server: Server, folder: Path) -> bytes:
 
 def assert_same_pages(found: bytes, wanted: bytes, of: str) -> None:
     """Compare page by page, for a message that can be read."""
-    page = 4_096
+    page, found, wanted = 4_096, with_room(found), with_room(wanted)
     differing = [
         at // page + 1
         for at in range(0, max(len(found), len(wanted)), page)

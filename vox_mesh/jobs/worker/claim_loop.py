@@ -77,6 +77,8 @@ class ClaimLoop:
         """Look for jobs until the capacity is closed. Raises only what a node can't continue after."""
         while self._capacity.total:
             await self._gather_endings()
+            if await self._store.caught_up():  # here, as that wait is no part of how long a look takes
+                await asyncio.sleep(0)  # the commit that has arrived wakes this loop, too
             self._wake.clear()
             is_follow_up = self._follow_up.take()
             began = self._leases.now

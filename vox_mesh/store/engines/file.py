@@ -22,8 +22,9 @@ from vox_mesh.store.engine import Ask, EngineFacts, Space
 from vox_mesh.store.engines import sqlite
 from vox_mesh.store.engines.file_space import compact, shrink, space_of
 from vox_mesh.store.engines.reader import QUICK_S, LoopTurn, Reader, TooLong
-from vox_mesh.store.engines.thread import HeadStart, SerialThread
+from vox_mesh.store.engines.thread import HeadStart, SerialThread, settle
 from vox_mesh.store.engines.wal import WalStatus, WalWatch
+from vox_mesh.store.engines.writing import WritingConnection
 from vox_mesh.store.files import make_private
 from vox_mesh.store.replica.paths import mark_of
 from vox_mesh.store.rows import Rows
@@ -77,14 +78,16 @@ def _not_a_database(path: Path) -> WrongBackend:
 
 
 class Turn:
-    """The queue of writing processes: an OS lock taken before each transaction.
+    """The queue of writing processes: an OS lock taken before each transaction, with a bell at its end.
 
     SQLite's own waiting polls and is unfair; the kernel's does neither. The lock is released when its process
-    ends, however it ends.
+    ends, however it ends. Processes that listen for commits learn from the bell when to look.
     """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not os.pread(self._descriptor, 1, 0):
+            os.pwrite(self._descriptor, b"\n", 0)  # what is read to ring the bell
 
     def take_if_free(self) -> bool:
         """Take the turn if it is free. Return whether it was taken; entering it afterwards works as usual."""
@@ -99,8 +102,13 @@ class Turn:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        """Release the turn."""
+        """Release the turn, and ring the bell."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # what was committed stays so
+            os.pread(self._descriptor, 1, 0)
 
     def close(self) -> None:
         """Leave the queue."""
@@ -113,8 +121,9 @@ _Opened = tuple[Turn, sqlite3.Connection, sqlite3.Connection]
 class FileEngine:
     """A thread for writes and one for reads, each with its own connection.
 
-    Fast queries run without a thread, on a connection that never waits for a lock. One more connection only
-    detects the commits of other connections, from memory that all processes share.
+    What is fast runs without a thread, and without waiting for a lock: queries on a connection of their own,
+    writes on the one of the writing thread, while that has nothing to do. One more connection only detects
+    the commits of other connections, from memory that all processes share.
     """
 
     max_scripts = 256
@@ -129,7 +138,7 @@ class FileEngine:
     ) -> None:
         self._path = path
         self._turn = turn
-        self._writing = writing
+        self._writing = WritingConnection(writing)
         self._reading = reading
         self._writer = writer
         self._reader = SerialThread("vox-mesh-reader")
@@ -160,18 +169,36 @@ class FileEngine:
     def run(self, batch: Batch) -> Awaitable[BatchResult]:
         """Run the batch's transaction when it is this process's turn."""
         if batch.scripts < _MIN_HEAD_START_SCRIPTS:
+            if (done := self._run_in_loop(batch)) is not None:
+                return done
             return self._writer.do(partial(self._write, batch))
         start = HeadStart()
         writing = self._writer.do(partial(self._write_with_head_start, batch, start))
         start.wait(_MAX_HEAD_START_S)
         return writing
 
+    def _run_in_loop(self, batch: Batch) -> asyncio.Future[BatchResult] | None:
+        """Run the batch now, if it will be fast; `None` if the writing thread must run it.
+
+        The result comes in the loop's next iteration: so others go on too, and their writes meet in a batch.
+        """
+        if self._writer.is_busy or not self._writing.pace.is_fast(batch) or not self._turn.take_if_free():
+            return None
+        with self._turn:
+            result = self._writing.walk_in_loop(batch)
+        if result is None:
+            return None
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[BatchResult] = loop.create_future()
+        loop.call_soon(settle, done, result)
+        return done
+
     def _write(self, batch: Batch, before_last: Callable[[], None] | None = None) -> BatchResult:
         with self._turn:
             if self._writer.is_given_up:  # cancelled while it waited for the turn: it must not be applied
                 raise asyncio.CancelledError
-            result = sqlite.walk(self._writing, batch, before_last)
-        self.wal.check_if_due(self._writing)
+            result = self._writing.walk(batch, before_last)
+        self.wal.check_if_due(self._writing.for_thread())
         return result
 
     def _write_with_head_start(self, batch: Batch, start: HeadStart) -> BatchResult:
@@ -236,11 +263,11 @@ class FileEngine:
 
     async def shrink(self, pages: int) -> None:
         """Give up to this number of free pages back to the file system, when it is this process's turn."""
-        await self._writer.do(lambda: self._in_turn(lambda: shrink(self._writing, pages)))
+        await self._writer.do(lambda: self._in_turn(lambda: shrink(self._writing.for_thread(), pages)))
 
     async def compact(self) -> None:
         """Rewrite the whole file without free pages. Other processes can't write meanwhile."""
-        await self._writer.do(lambda: self._in_turn(lambda: compact(self._writing)))
+        await self._writer.do(lambda: self._in_turn(lambda: compact(self._writing.for_thread())))
 
     def _in_turn(self, change: Callable[[], None]) -> None:
         try:

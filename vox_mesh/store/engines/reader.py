@@ -51,11 +51,13 @@ _HEADER_BYTES: Final = 100
 
 
 class Outline(NamedTuple):
-    """What a connection caches about a file: its inode, its size in bytes and in pages, its schema cookie."""
+    """What a connection caches about a file: its inode, its size and its schema cookie.
+
+    It reads the number of the database's pages for each query, which must not exceed that size.
+    """
 
     inode: int
     size: int
-    pages: bytes
     schema: bytes
 
 
@@ -254,8 +256,8 @@ class Reader:
     def _revalidate(self, kept: _KeptConnection) -> bool:
         """Drop a connection's cached pages. Return whether it is still usable.
 
-        It is if only the content of pages has changed, not their number. A new connection would have to read
-        the whole schema and prepare all queries again.
+        It is unless the schema or the size of the file has changed. A new connection would have to read the
+        whole schema and prepare all queries again.
         """
         if kept.outline is None or kept.outline != _outline(self._path):
             return False
@@ -311,7 +313,7 @@ def _outline(path: Path) -> Outline | None:
             header, stat = file.read(_HEADER_BYTES), os.fstat(file.fileno())
     except OSError:
         return None
-    return Outline(stat.st_ino, stat.st_size, header[28:32], header[40:44]) if header else None
+    return Outline(stat.st_ino, stat.st_size, header[40:44]) if header else None
 
 
 def _only_queries(action: int, name: str | None, *_: str | None) -> int:

@@ -1,4 +1,4 @@
-"""Run blocking work in a thread, one call after another, so that the event loop never waits for a disk."""
+"""Run blocking work in a thread, one call after another, so that the event loop does not wait for a disk."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class SerialThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._given = self._ended = 0  # how many calls it was given, and how many of them it has ended
         self._current: asyncio.Future[Any] | None = None
         # A daemon: a call that hangs in the kernel must not keep the process from ending.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -25,8 +26,14 @@ class SerialThread:
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run `work` in the thread. If cancelled before it begins, it is not run at all."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._given += 1
         self._jobs.put((work, future))
         return future
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether it has work; for the event loop."""
+        return self._ended < self._given
 
     @property
     def is_given_up(self) -> bool:
@@ -47,15 +54,17 @@ class SerialThread:
         while (job := self._jobs.get()) is not None:
             work, future = job
             if future.cancelled():
+                self._ended += 1
                 continue
             self._current = future
             try:
                 result, error = work(), None
             except BaseException as raised:  # it must reach the caller, not end the thread
                 result, error = None, raised
+            self._ended += 1
             # The loop may already be closed when a process ends; then nothing waits for the result.
             try:
-                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+                future.get_loop().call_soon_threadsafe(settle, future, result, error)
             except RuntimeError:
                 return
 
@@ -82,7 +91,8 @@ class HeadStart:
             self._ahead.release()
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None = None) -> None:
+    """Set the result or the error of a future, unless its caller was cancelled."""
     if future.done():
         return
     if error is not None:

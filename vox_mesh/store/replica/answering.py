@@ -120,13 +120,24 @@ class AnsweringReplica(ABC):
 
     async def answer(self, statement: Statement) -> Rows | None:
         """Run a query on data that meets the watermark; `None` if the primary must answer."""
-        if (self._is_stale or not self._meets(self._watermark)) and not await self._reach_watermark():
+        if not self._is_up_to_date and not await self._reach_watermark():
             return None
         as_of = self._as_of  # it may rise during the read, whose rows would not include that
         rows = await self._read(statement)
         if rows is not None:
             rows.age_s = self._monotonic() - as_of
         return rows
+
+    async def caught_up(self) -> bool:
+        """Wait briefly until it shows what this process has seen. Return whether it had to wait."""
+        if self._is_up_to_date:
+            return False
+        await self._reach_watermark()
+        return True
+
+    @property
+    def _is_up_to_date(self) -> bool:
+        return not self._is_stale and self._meets(self._watermark)
 
     @property
     def _is_stale(self) -> bool:

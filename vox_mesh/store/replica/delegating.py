@@ -30,6 +30,10 @@ class DelegatingReplica:
         """Answer a query, or return `None` if the replica can't."""
         return await self._chosen.answer(statement)
 
+    async def caught_up(self) -> bool:
+        """Wait briefly until the replica shows what this process has seen. Return whether it had to wait."""
+        return await self._chosen.caught_up()
+
     def note_write(self, asked_at: float | None) -> None:
         """Note that a write was sent to the primary; `asked_at` is `None` if it was not answered."""
         self._chosen.note_write(asked_at)

@@ -21,7 +21,7 @@ from vox_mesh.store.replica.paths import SUFFIX, mark_of, replica_path, slot_of
 from vox_mesh.store.replica.record_file import SIZE, decode, encode, read_file
 from vox_mesh.store.replica.replica import ReplicaState
 from vox_mesh.store.replica.shared.published import read_published
-from vox_mesh.store.replica.wire import Hello
+from vox_mesh.store.replica.wire import PAGE, Hello
 
 _LOCK_ATTEMPTS: Final = 5
 _LOCK_RETRY_S: Final = 0.005
@@ -218,7 +218,7 @@ def _report(slot: str, path: Path, record: Record, hello: Hello | None, max_stal
         frame=record.next_frame - 1 if record.next_frame else None,
         lag_frames=lag_frames,
         lag_ms=0 if is_current else age_ms,
-        bytes=path.stat().st_size if path.exists() else 0,
+        bytes=record.pages * PAGE or (path.stat().st_size if path.exists() else 0),
         snapshots=record.snapshots,
         start_overs=record.start_overs,
         fetched_bytes=record.fetched_bytes,

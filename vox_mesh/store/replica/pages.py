@@ -36,6 +36,13 @@ _NANOSECONDS: Final = 10**9
 _LOCK_PAGE: Final = 2**30 // PAGE + 1
 """The one page that SQLite never writes."""
 
+_GROWTH: Final = 256
+"""The number of pages by which the file grows; what is not used yet is a hole.
+
+SQLite learns the size of an immutable file only once. With room in it, a connection stays usable while the
+database grows, and need not read the schema and prepare all queries again.
+"""
+
 
 class Target(NamedTuple):
     """The state of the pages after the redo file's entries are applied."""
@@ -45,6 +52,16 @@ class Target(NamedTuple):
     entries: int
     digest: int
     checksum: int
+
+
+def file_bytes(pages: int) -> int:
+    """Return the size of the file of a database with this many pages."""
+    return -(-pages // _GROWTH) * _GROWTH * PAGE
+
+
+def is_size_of(pages: int, size: int) -> bool:
+    """Return whether a file of such a database may have this size; older versions left no room in it."""
+    return size in (pages * PAGE, file_bytes(pages))
 
 
 def _checksum(page_number: int, page: bytes | memoryview) -> int:
@@ -121,9 +138,14 @@ class PageFile:
 
     def is_intact(self) -> bool:
         """Check all pages, without writing any. Return whether the file matches the mark."""
-        self._sums = array("I", (_checksum(number, page) for number, page in self._read_pages()))
         record = self._mark.record
-        if not record.log_id or not self._matches(record.pages, record.digest):
+        found = array("I", (_checksum(number, page) for number, page in self._read_pages()))
+        self._sums, room = found[: record.pages], found[record.pages :]
+        is_room_empty = all(
+            value == _checksum(number, _EMPTY_PAGE) for number, value in enumerate(room, record.pages + 1)
+        )
+        if not record.log_id or not is_room_empty or not self._matches(record.pages, record.digest):
+            self._sums = found
             return False
         self._sign()
         return True
@@ -151,7 +173,7 @@ class PageFile:
     def _matches(self, pages: int, digest: int) -> bool:
         return (
             len(self._sums) == pages
-            and os.fstat(self._file).st_size == pages * PAGE
+            and is_size_of(pages, os.fstat(self._file).st_size)
             and sum(self._sums) % _DIGEST_MODULUS == digest
         )
 
@@ -233,6 +255,7 @@ class PageFile:
     def _replay(self, size_after: int) -> None:
         """Copy the redo file's pages to their positions."""
         sums = self._sums
+        is_shorter = len(sums) > size_after
         del sums[size_after:]
         sums.extend(_checksum(number, _EMPTY_PAGE) for number in range(len(sums) + 1, size_after + 1))
         for start in range(0, self._entries, _PIECE):
@@ -248,7 +271,9 @@ class PageFile:
                     sums[number - 1] = _checksum(number, page)
             for first, run in _runs(pages):
                 _write(self._file, b"".join(run), (first - 1) * PAGE)
-        os.ftruncate(self._file, size_after * PAGE)
+        if is_shorter:
+            os.ftruncate(self._file, size_after * PAGE)  # so that the room is empty
+        os.ftruncate(self._file, file_bytes(size_after))
 
     def _settle(self, target: Target) -> None:
         self._mark.update(

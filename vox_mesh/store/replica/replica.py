@@ -67,6 +67,9 @@ class Replica(Protocol):
     async def answer(self, statement: Statement) -> Rows | None:
         """Run a query on data no older than this process has seen; `None` if the primary must answer."""
 
+    async def caught_up(self) -> bool:
+        """Wait briefly until it shows what this process has seen. Return whether it had to wait."""
+
     def note_write(self, asked_at: float | None) -> None:
         """Record that the primary answered a write sent at that time; `None` if it did not answer."""
 

@@ -42,11 +42,13 @@ from vox_mesh.store.rows import Value
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Outcome, Script, Shape, Statement, Verdict, WriterId
 from vox_mesh.store.write.script_statements import (
+    CONDITION_VALUES,
     add_statements,
     answered_rows,
     by_key,
     plain_insert,
     split_rows,
+    unguarded_statement,
 )
 
 _SQL: Final = named("scripts")
@@ -67,12 +69,6 @@ class Pruning(NamedTuple):
 
 
 NOTHING_TO_PRUNE: Final = Pruning()
-
-
-CONDITION_VALUES: Final = 4
-"""The number of values that a wrapper's condition takes."""
-
-_NO_CONDITION: Final = (None,) * CONDITION_VALUES
 
 
 class BatchWrapper(NamedTuple):
@@ -253,21 +249,15 @@ class SingleStatementBatch(ScriptBatch):
     def __init__(self, writer_id: WriterId, script: Script, wrapper: BatchWrapper) -> None:
         shape, condition = script.shape, wrapper.condition
         assert shape is not None
-        statement = shape.single_statement_for(script.item)
-        assert statement is not None
-        scope_id, repository_id, _ = writer_id
-        item = {**script.item, "key": script.key}
-        # Writes that an older version has spooled lack newer values.
-        own = [item.get(name) for name in shape.single_statement_values]
-        values: tuple[Value, ...]
-        if condition is None:
-            text, values = "true", (scope_id, repository_id, *_NO_CONDITION, *own)
-        else:
-            text, given = condition.sql, condition.params
-            who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
-            values = (scope_id, repository_id, *who, *own, *window)
         super().__init__((script,), NO_WRAPPER)
-        sql = _guarded_sql(statement, text, len(values) - 1)
+        if condition is None:
+            sql, values = unguarded_statement(writer_id, script, shape)
+        else:
+            given = condition.params
+            who, window = given[:CONDITION_VALUES], given[CONDITION_VALUES:]
+            statement, values = shape.single(writer_id, script, who)
+            values += window
+            sql = _guarded_sql(statement, condition.sql, len(values) - 1)
         self.steps = [BatchStep(sql, values, None, True)]
 
     def verdicts(self, result: BatchResult) -> list[Verdict]:
@@ -399,7 +389,8 @@ def _runs(scripts: Sequence[Script]) -> Iterator[list[int]]:
         shape = script.shape
         own = plain_insert(script) if shape is None else shape
         subject = index if shape is None or shape.subject is None else shape.subject(script.item)
-        if run and (own != shared or subject in subjects):
+        is_apart = shape is not None and shape.is_single_statement
+        if run and (own != shared or subject in subjects or is_apart):
             yield run
             run = []
         if own is None:

@@ -22,6 +22,10 @@ _PLAIN_INSERT: Final = re.compile(
 )
 _MAX_ROWS: Final = 64
 _MAX_VALUES: Final = 1_024  # far below the limit of any SQLite build
+CONDITION_VALUES: Final = 4
+"""The number of values that a wrapper's condition takes."""
+
+_NO_CONDITION: Final = (None,) * CONDITION_VALUES
 
 
 def plain_insert(script: Script) -> str | None:
@@ -68,8 +72,10 @@ def _repeat_row(sql: str, count: int) -> str:
 def add_statements(batch: Batch, writer_id: WriterId, run: Sequence[Script]) -> int | None:
     """Add the statements of one script or of a run. Return the step that answers, if any."""
     script = run[0]
-    if script.shape is not None:
-        return _add_merged(batch, writer_id, script.shape, run)
+    if (shape := script.shape) is not None:
+        if shape.is_single_statement:
+            return batch.add(*unguarded_statement(writer_id, script, shape), wants_rows=True)
+        return _add_merged(batch, writer_id, shape, run)
     if len(run) > 1:
         rows = [each.params for script in run for each in script.statements]
         batch.steps += [
@@ -86,6 +92,12 @@ def add_statements(batch: Batch, writer_id: WriterId, run: Sequence[Script]) -> 
         return batch.add(answer.sql, answer.params, wants_rows=True)
     sql = _answer_sql(answer.sql, len(answer.columns))
     return batch.add(sql, (*answer.params, *writer_id[:2], script.key), wants_rows=True)
+
+
+def unguarded_statement(writer_id: WriterId, script: Script, shape: Shape) -> tuple[str, list[Value]]:
+    """Return the single statement of a script, and its values, without the guard of the batch."""
+    sql, values = shape.single(writer_id, script, _NO_CONDITION)
+    return sql.replace("IS_CURRENT", "true"), values
 
 
 def _add_merged(batch: Batch, writer_id: WriterId, shape: Shape, run: Sequence[Script]) -> int | None:

@@ -11,10 +11,9 @@ from typing import Final
 
 from vox_mesh.store.replica.copy_reader import CopyReader
 from vox_mesh.store.replica.mark import read_record
-from vox_mesh.store.replica.pages import time_of
+from vox_mesh.store.replica.pages import is_size_of, time_of
 from vox_mesh.store.replica.shared.published import Published
 from vox_mesh.store.replica.shared.reader_lock import RETRY_S, ReaderLock
-from vox_mesh.store.replica.wire import PAGE
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 
@@ -110,7 +109,10 @@ class SharedCopy(CopyReader):
         except OSError:
             return False
         found = os.fstat(descriptor)
-        is_at_mark = _state(found) == (published.inode, record.pages * PAGE, time_of(record.next_frame))
+        is_at_mark = (found.st_ino, found.st_mtime_ns) == (
+            published.inode,
+            time_of(record.next_frame),
+        ) and is_size_of(record.pages, found.st_size)
         is_same_copy = (record.log_id, record.start_overs) == (published.log_id, published.start_overs)
         is_new = record.next_frame >= published.next_frame
         if not (is_at_mark and is_same_copy and is_new and found.st_uid == os.geteuid()):

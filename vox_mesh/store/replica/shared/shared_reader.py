@@ -24,7 +24,7 @@ from vox_mesh.store.replica.shared.shared_follower import DRIVER
 from vox_mesh.store.rows import Rows
 from vox_mesh.store.script import Statement
 from vox_mesh.store.watch.changes import Changes
-from vox_mesh.store.watch.listeners import Inotify, NoEvents
+from vox_mesh.store.watch.file_events import Inotify, NoEvents
 from vox_mesh.store.write.retry import backoff_s
 
 _log = logging.getLogger(__name__)
@@ -136,9 +136,9 @@ class SharedReader(AnsweringReplica):
 
     def _events(self) -> Inotify | NoEvents:
         try:
-            return Inotify(state_of(self._path), is_folder_watched=False)
+            return Inotify(state_of(self._path))
         except OSError:  # the limit of inotify is reached
-            return NoEvents(self._path)
+            return NoEvents()
 
     def _take_in(self) -> None:
         """Take in what the follower has published."""
