@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-import orjson
-
-from proof.archived_log import deleted_entries
+from proof.archived_log import deleted_entries, recorded_segments
 from proof.checkers.oplog import problems_found
 from proof.final_state import final_rows
 from proof.history import Data, History
 from proof.verdicts import Check
-from vox_mesh.model.oplog.segment import ARCHIVE
 
 
 def archive_verifies(history: History) -> Iterator[str | int]:
@@ -25,11 +22,7 @@ def archive_verifies(history: History) -> Iterator[str | int]:
     log = {row["id"]: (row["id"], row["op_id"], row["hash"]) for row in final_rows(history, "agent_oplog")}
     deleted = deleted_entries(history)
     files = {note.data["sha256"]: note.data["entries"] for note in history.notes("final.segment")}
-    recorded = [
-        orjson.loads(row["payload"])
-        for row in final_rows(history, "agent_oplog")
-        if row["kind"] == ARCHIVE and row["accepted"]
-    ]
+    recorded = recorded_segments(history)
     yield from _in_sequence(recorded)
     for segment in recorded:
         yield 1
