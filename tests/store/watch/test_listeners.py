@@ -92,9 +92,6 @@ async def test_a_bell_says_that_what_was_written_before_can_be_seen(
         assert not waiting.done(), "the commit can't be seen yet"
         _ring(turn)
         assert await waiting is Sign.RUNG
-        _ring(turn)
-        wal.write_bytes(b"frames of the next commit")
-        assert await events.wait(_PATIENCE_S) is Sign.WRITTEN
 
 
 @on_linux
@@ -115,17 +112,44 @@ async def test_signs_are_left_to_the_end_of_a_commit_of_its_own_that_is_short(
 
 
 @on_linux
-async def test_a_bell_that_rang_before_a_look_is_forgotten_but_no_write_after_it(tmp_path: Path) -> None:
+async def test_signs_before_a_look_are_forgotten_and_the_next_look_comes_soon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with _signs(tmp_path) as (events, wal, turn):
-        for is_written in (False, True):
+        for recheck_s in (0.0, 3_600.0):
+            monkeypatch.setattr(file_events, "RUNG_RECHECK_S", recheck_s)
+            waiting = asyncio.create_task(events.wait(_PATIENCE_S))
             events.hold()
+            await asyncio.sleep(0)
             wal.write_bytes(b"frames")
             _ring(turn)
-            if is_written:
-                wal.write_bytes(b"frames of another program")
             events.forget()
             events.release()
-            assert await events.wait(_SILENCE_S) is (Sign.WRITTEN if is_written else Sign.NONE)
+            if recheck_s:
+                await asyncio.wait([waiting], timeout=_SILENCE_S)
+                assert not waiting.done()
+                _ring(turn)
+            assert await waiting is (Sign.RUNG if recheck_s else Sign.NONE)
+
+
+@on_linux
+async def test_of_many_writes_to_the_log_only_the_first_wakes_the_loop(tmp_path: Path) -> None:
+    with _signs(tmp_path) as (events, wal, turn):
+        heard, hear_log = 0, events._hear_log
+
+        def count() -> None:
+            nonlocal heard
+            heard += 1
+            hear_log()
+
+        events._log._on_events = count
+        waiting = asyncio.create_task(events.wait(_PATIENCE_S))
+        for _ in range(20):
+            wal.write_bytes(b"frames")
+            await asyncio.sleep(0)
+        _ring(turn)
+        await waiting
+        assert heard == 1
 
 
 # --- the file home --------------------------------------------------------------------------------
