@@ -45,7 +45,7 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import NO_WRAPPER, BatchWrapper
-from vox_mesh.store.write.script_statements import CONDITION_VALUES
+from vox_mesh.store.write.script_statements import NO_CONDITION
 
 if TYPE_CHECKING:
     from vox_mesh.oplog.planted_keys import Apply
@@ -62,8 +62,6 @@ _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
-_NO_WRITER: Final = (None,) * CONDITION_VALUES
-_ON_TIME: Final = _SQL["refuse_unless_on_time"]
 _STILL_ON_TIME: Final = _SQL["refuse_if_clock_was_set"]
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
@@ -264,7 +262,8 @@ class OpLogWriter:
             return BatchWrapper((guard,), Statement(_STILL_ON_TIME, days), condition=condition)
         if not self._clock.is_set:
             return NO_WRAPPER
-        guard, condition = Statement(_ON_TIME, window), Statement(_IS_ON_TIME, (*_NO_WRITER, *days))
+        guard = Statement(_SQL["refuse_unless_on_time"], window)
+        condition = Statement(_IS_ON_TIME, (*NO_CONDITION, *days))
         return BatchWrapper((guard,), Statement(_STILL_ON_TIME, days), condition=condition)
 
     @property
