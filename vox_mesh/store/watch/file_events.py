@@ -23,6 +23,9 @@ _READ_BYTES: Final = 65_536
 MIN_RECHECK_S: Final = 0.001
 """How long after a write to the log its commit is looked for, unless the bell rings before."""
 
+RUNG_RECHECK_S: Final = 0.016
+"""How long after a bell a commit is looked for that a program without one had just begun to write."""
+
 MAX_HOLD_S: Final = 0.008
 """How long the events of others are left to the end of a commit of this process."""
 
@@ -168,7 +171,7 @@ class CommitEvents(Protocol):
         """Report nothing for a while: a commit of this process begins."""
 
     def forget(self) -> None:
-        """Forget the bell that has rung so far: the caller is about to look."""
+        """Forget the bell that has rung so far, but for a late recheck: the caller is about to look."""
 
     def release(self) -> None:
         """Report signs again, with the ones since `hold`."""
@@ -193,6 +196,7 @@ class WalAndBell:
         self._wal = os.fsencode(wal.name)
         self._is_rung = False
         self._is_written = False  # since the bell rang
+        self._is_recheck_due = False  # what was written before the bell that was forgotten is not all visible
         self._is_held = False
         self._waiter: asyncio.Future[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
@@ -214,8 +218,9 @@ class WalAndBell:
             self._cancel_soon()
             self._waiter = None
             self._loop.remove_reader(self._watches.descriptor)
-        sign = Sign.WRITTEN if self._is_written else Sign.RUNG if self._is_rung else Sign.NONE
-        self._is_written = self._is_rung = False
+        is_rung = self._is_rung or self._is_recheck_due
+        sign = Sign.WRITTEN if self._is_written else Sign.RUNG if is_rung else Sign.NONE
+        self._is_written = self._is_rung = self._is_recheck_due = False
         return sign
 
     def hold(self) -> None:
@@ -223,8 +228,9 @@ class WalAndBell:
         self._is_held = True
 
     def forget(self) -> None:
-        """Forget the bell that has rung so far: the caller is about to look."""
+        """Forget the bell that has rung so far, but for a late recheck: the caller is about to look."""
         self._take_in()
+        self._is_recheck_due |= self._is_rung
         self._is_rung = False
 
     def release(self) -> None:
@@ -245,6 +251,9 @@ class WalAndBell:
                 self._is_rung, self._is_written = True, False
             elif name == self._wal:
                 self._is_written = True
+                if self._is_recheck_due:  # it is looked for sooner than that
+                    self._is_recheck_due = False
+                    self._cancel_soon()
 
     def _note(self) -> None:
         """End the wait, if there is one, now or soon after a sign."""
@@ -255,6 +264,8 @@ class WalAndBell:
         elif (self._is_rung or self._is_written) and self._soon is None:
             delay_s = MAX_HOLD_S if self._is_held else MIN_RECHECK_S
             self._soon = self._loop.call_later(delay_s, _wake, self._waiter)
+        elif self._is_recheck_due and self._soon is None:
+            self._soon = self._loop.call_later(RUNG_RECHECK_S, _wake, self._waiter)
 
     def _cancel_soon(self) -> None:
         soon, self._soon = self._soon, None

@@ -11,12 +11,18 @@ from typing import Final, Protocol, TypeVar
 from vox_mesh.errors import MeshError
 from vox_mesh.store.replica.read_watermark import ReadWatermark
 from vox_mesh.store.watch.changes import Changes
-from vox_mesh.store.watch.file_events import MIN_RECHECK_S, CommitEvents, NoSigns, Sign, WalAndBell
+from vox_mesh.store.watch.file_events import (
+    MIN_RECHECK_S,
+    RUNG_RECHECK_S,
+    CommitEvents,
+    NoSigns,
+    Sign,
+    WalAndBell,
+)
 
 T = TypeVar("T")
 
 _POLL_INTERVAL_S: Final = 1.0
-_RUNG_RECHECK_S: Final = 0.016  # for programs that wrote just before the bell of another, and have none
 _BURST_GAP_S: Final = 0.002
 _MIN_BURST_PAUSE_S: Final = 0.001
 _MAX_BURST_PAUSE_S: Final = 0.008
@@ -115,7 +121,7 @@ class WalListener:
             return NoSigns(self._wal, self._bell)
 
 
-_RECHECKS_S: Final = {Sign.WRITTEN: MIN_RECHECK_S, Sign.RUNG: _RUNG_RECHECK_S}
+_RECHECKS_S: Final = {Sign.WRITTEN: MIN_RECHECK_S, Sign.RUNG: RUNG_RECHECK_S}
 """When to check again after a sign."""
 
 
