@@ -92,9 +92,6 @@ async def test_a_bell_says_that_what_was_written_before_can_be_seen(
         assert not waiting.done(), "the commit can't be seen yet"
         _ring(turn)
         assert await waiting is Sign.RUNG
-        _ring(turn)
-        wal.write_bytes(b"frames of the next commit")
-        assert await events.wait(_PATIENCE_S) is Sign.WRITTEN
 
 
 @on_linux
@@ -115,55 +112,44 @@ async def test_signs_are_left_to_the_end_of_a_commit_of_its_own_that_is_short(
 
 
 @on_linux
-async def test_a_bell_that_rang_before_a_look_is_forgotten_but_no_write_after_it(
+async def test_signs_before_a_look_are_forgotten_and_the_next_look_comes_soon(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(file_events, "RUNG_RECHECK_S", 3_600.0)
     with _signs(tmp_path) as (events, wal, turn):
-        for is_written in (False, True):
+        for recheck_s in (0.0, 3_600.0):
+            monkeypatch.setattr(file_events, "RUNG_RECHECK_S", recheck_s)
+            waiting = asyncio.create_task(events.wait(_PATIENCE_S))
             events.hold()
+            await asyncio.sleep(0)
             wal.write_bytes(b"frames")
             _ring(turn)
-            if is_written:
-                wal.write_bytes(b"frames of another program")
             events.forget()
             events.release()
-            waiting = asyncio.create_task(events.wait(_PATIENCE_S))
-            await asyncio.wait([waiting], timeout=_PATIENCE_S if is_written else _SILENCE_S)
-            assert waiting.done() is is_written
-            waiting.cancel()
+            if recheck_s:
+                await asyncio.wait([waiting], timeout=_SILENCE_S)
+                assert not waiting.done()
+                _ring(turn)
+            assert await waiting is (Sign.RUNG if recheck_s else Sign.NONE)
 
 
 @on_linux
-async def test_what_another_writes_just_before_the_bell_of_an_own_commit_is_looked_for(
-    tmp_path: Path,
-) -> None:
-    """It can be seen only later, and a program without a bell gives no other sign."""
+async def test_of_many_writes_to_the_log_only_the_first_wakes_the_loop(tmp_path: Path) -> None:
     with _signs(tmp_path) as (events, wal, turn):
-        waiting = asyncio.create_task(events.wait(_PATIENCE_S))
-        await asyncio.sleep(0)
-        events.hold()
-        wal.write_bytes(b"frames of its own, and of another program")
-        _ring(turn)
-        events.forget()
-        events.release()
-        assert await waiting is Sign.RUNG
+        heard, hear_log = 0, events._hear_log
 
+        def count() -> None:
+            nonlocal heard
+            heard += 1
+            hear_log()
 
-@on_linux
-async def test_a_write_after_an_own_commit_is_looked_for_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(file_events, "RUNG_RECHECK_S", 3_600.0)
-    with _signs(tmp_path) as (events, wal, turn):
+        events._log._on_events = count
         waiting = asyncio.create_task(events.wait(_PATIENCE_S))
-        await asyncio.sleep(0)
+        for _ in range(20):
+            wal.write_bytes(b"frames")
+            await asyncio.sleep(0)
         _ring(turn)
-        events.hold()
-        events.forget()
-        events.release()
-        wal.write_bytes(b"frames of another program")
-        assert await waiting is Sign.WRITTEN
+        await waiting
+        assert heard == 1
 
 
 # --- the file home --------------------------------------------------------------------------------

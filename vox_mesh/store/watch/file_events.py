@@ -6,8 +6,8 @@ import asyncio
 import os
 import struct
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from enum import Enum, auto
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
@@ -23,11 +23,11 @@ _READ_BYTES: Final = 65_536
 MIN_RECHECK_S: Final = 0.001
 """How long after a write to the log its commit is looked for, unless the bell rings before."""
 
-RUNG_RECHECK_S: Final = 0.016
-"""How long after a bell a commit is looked for that a program without one had just begun to write."""
-
 MAX_HOLD_S: Final = 0.008
 """How long the events of others are left to the end of a commit of this process."""
+
+RUNG_RECHECK_S: Final = 0.016
+"""When to look again after a bell: a program without one may have written to the log just before."""
 
 _NO_EVENTS_INTERVAL_S: Final = 0.01
 
@@ -38,58 +38,66 @@ def has_file_events() -> bool:
 
 
 class _Event(NamedTuple):
-    """An event: the watch that it belongs to, its kinds, and the name in a watched folder."""
+    """What has happened, and the name of the file in a watched folder."""
 
-    watch: int
     mask: int
     name: bytes
 
 
-class _Watches:
-    """Files and folders that the kernel watches for this process."""
+class _Watch:
+    """A file or folder that the kernel watches for this process. While it is on, events call `on_events`."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, mask: int, on_events: Callable[[], None]) -> None:
         if not has_file_events():
             raise OSError("there is no inotify on this system")
         import ctypes  # only needed by processes that wait for changes
 
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._errno = ctypes.get_errno
-        self.descriptor: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self.descriptor < 0:
-            raise OSError(self._errno(), "inotify_init1 failed")
+        self._loop = asyncio.get_running_loop()
+        self._on_events = on_events
+        self._is_on = False
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1 failed")
+        if libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask) < 0:
+            os.close(self._descriptor)
+            raise OSError(ctypes.get_errno(), "inotify_add_watch failed")
 
-    def add(self, path: Path, mask: int) -> int:
-        """Watch a file or folder, and return the number of the watch. If that fails, all is closed."""
-        watch: int = self._libc.inotify_add_watch(self.descriptor, os.fsencode(path), mask)
-        if watch < 0:
-            error = self._errno()
-            self.close()
-            raise OSError(error, "inotify_add_watch failed")
-        return watch
+    def turn_on(self) -> None:
+        """Call `on_events` when there are events, also earlier ones."""
+        if not self._is_on:
+            self._is_on = True
+            self._loop.add_reader(self._descriptor, self._on_events)
 
-    def read(self) -> Iterator[_Event]:
-        """Return the events that have come. The kernel merges a burst of equal ones."""
+    def turn_off(self) -> None:
+        """Leave events in the kernel, which merges a burst of equal ones."""
+        if self._is_on:
+            self._is_on = False
+            self._loop.remove_reader(self._descriptor)
+
+    def read(self) -> list[_Event]:
+        """Return the events that have come."""
         data = b""
         with suppress(BlockingIOError):
-            data = os.read(self.descriptor, _READ_BYTES)
-        at = 0
+            data = os.read(self._descriptor, _READ_BYTES)
+        at, events = 0, list[_Event]()
         while at < len(data):
-            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            _, mask, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
-            yield _Event(watch, mask, data[at - length : at].rstrip(b"\0"))
+            events.append(_Event(mask, data[at - length : at].rstrip(b"\0")))
+        return events
 
     def close(self) -> None:
         """Watch no longer."""
-        os.close(self.descriptor)
+        self.turn_off()
+        os.close(self._descriptor)
 
 
 class Inotify:
     """Reports writes to a file, and that a writer has closed it; only to the file that has the name now."""
 
     def __init__(self, path: Path) -> None:
-        self._watches = _Watches()
-        self._watches.add(path, _MODIFY | _CLOSE_WRITE)
+        self._watch = _Watch(path, _MODIFY | _CLOSE_WRITE, self._read)
         self._is_touched = self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -101,12 +109,12 @@ class Inotify:
         """
         waiter = self._waiter = self._loop.create_future()
         timer = self._loop.call_later(timeout, _wake, waiter)
-        self._loop.add_reader(self._watches.descriptor, self._read)
+        self._watch.turn_on()
         try:
             await waiter
         finally:
             timer.cancel()
-            self._loop.remove_reader(self._watches.descriptor)
+            self._watch.turn_off()
         was_touched, self._is_touched = self._is_touched, False
         return was_touched
 
@@ -116,7 +124,7 @@ class Inotify:
         return was_closed
 
     def _read(self) -> None:
-        for event in self._watches.read():
+        for event in self._watch.read():
             self._is_touched = True
             self._is_closed |= bool(event.mask & _CLOSE_WRITE)
         if self._is_touched:
@@ -126,7 +134,7 @@ class Inotify:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watches.close()
+        self._watch.close()
 
 
 class NoEvents:
@@ -158,7 +166,7 @@ class Sign(Enum):
     """The log was written: a commit can be seen, or can be soon."""
 
     RUNG = auto()
-    """The bell rang: what was written before can be seen."""
+    """The bell rang: a commit can be seen."""
 
 
 class CommitEvents(Protocol):
@@ -171,7 +179,7 @@ class CommitEvents(Protocol):
         """Report nothing for a while: a commit of this process begins."""
 
     def forget(self) -> None:
-        """Forget the bell that has rung so far, but for a late recheck: the caller is about to look."""
+        """Forget the signs so far: the caller is about to look."""
 
     def release(self) -> None:
         """Report signs again, with the ones since `hold`."""
@@ -190,82 +198,83 @@ class WalAndBell:
     """
 
     def __init__(self, wal: Path, bell: Path) -> None:
-        self._watches = _Watches()
-        self._watches.add(wal.parent, _MODIFY | _CREATE)
-        self._bell = self._watches.add(bell, _ACCESS)
         self._wal = os.fsencode(wal.name)
-        self._is_rung = False
-        self._is_written = False  # since the bell rang
-        self._is_recheck_due = False  # what was written before the bell that was forgotten is not all visible
-        self._is_held = False
+        with ExitStack() as cleanup:
+            self._log = cleanup.enter_context(closing(_Watch(wal.parent, _MODIFY | _CREATE, self._hear_log)))
+            self._bell = _Watch(bell, _ACCESS, self._hear_bell)
+            cleanup.pop_all()
+        self._is_rung = self._is_written = self._is_held = False
         self._waiter: asyncio.Future[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     async def wait(self, timeout: float) -> Sign:
-        """Wait for a sign for at most `timeout` seconds.
-
-        Events that arrive between calls stay in the kernel.
-        """
+        """Wait for a sign for at most `timeout` seconds. Events that arrive between calls are not lost."""
         waiter = self._waiter = self._loop.create_future()
         timer = self._loop.call_later(timeout, _wake, waiter)
-        self._loop.add_reader(self._watches.descriptor, self._read)
-        self._note()
+        self._listen()
         try:
             await waiter
         finally:
             timer.cancel()
             self._cancel_soon()
             self._waiter = None
-            self._loop.remove_reader(self._watches.descriptor)
-        is_rung = self._is_rung or self._is_recheck_due
-        sign = Sign.WRITTEN if self._is_written else Sign.RUNG if is_rung else Sign.NONE
-        self._is_written = self._is_rung = self._is_recheck_due = False
+        sign = Sign.RUNG if self._is_rung else Sign.WRITTEN if self._is_written else Sign.NONE
+        self._is_written = self._is_rung = False
         return sign
 
     def hold(self) -> None:
         """Report nothing for a while: a commit of this process begins."""
         self._is_held = True
+        self._log.turn_off()
+        self._wake_in(MAX_HOLD_S)
 
     def forget(self) -> None:
-        """Forget the bell that has rung so far, but for a late recheck: the caller is about to look."""
-        self._take_in()
-        self._is_recheck_due |= self._is_rung
-        self._is_rung = False
+        """Forget the signs so far: the caller is about to look."""
+        self._bell.read()
+        self._log.read()
+        self._is_rung = self._is_written = False
 
     def release(self) -> None:
         """Report signs again, with the ones since `hold`."""
         self._is_held = False
-        self._cancel_soon()
-        self._note()
+        if self._waiter is not None:
+            self._wake_in(RUNG_RECHECK_S)
+            self._listen()
 
-    def _read(self) -> None:
-        self._take_in()
-        self._note()
-
-    def _take_in(self) -> None:
-        for watch, mask, name in self._watches.read():
-            if mask & _OVERFLOW:
-                self._is_rung = self._is_written = True
-            elif watch == self._bell:
-                self._is_rung, self._is_written = True, False
-            elif name == self._wal:
-                self._is_written = True
-                if self._is_recheck_due:  # it is looked for sooner than that
-                    self._is_recheck_due = False
-                    self._cancel_soon()
-
-    def _note(self) -> None:
-        """End the wait, if there is one, now or soon after a sign."""
-        if self._waiter is None:
-            return
-        if self._is_rung and not self._is_held:
+    def _listen(self) -> None:
+        """Begin to wait, also for what has come before."""
+        self._bell.turn_on()
+        if self._is_held:
+            self._wake_in(MAX_HOLD_S)
+        elif self._is_rung:
             _wake(self._waiter)
-        elif (self._is_rung or self._is_written) and self._soon is None:
-            delay_s = MAX_HOLD_S if self._is_held else MIN_RECHECK_S
-            self._soon = self._loop.call_later(delay_s, _wake, self._waiter)
-        elif self._is_recheck_due and self._soon is None:
-            self._soon = self._loop.call_later(RUNG_RECHECK_S, _wake, self._waiter)
+        elif self._is_written:
+            self._wake_in(MIN_RECHECK_S)
+        else:
+            self._log.turn_on()
+
+    def _hear_bell(self) -> None:
+        """Note that the bell rang. Between waits, the next ones stay in the kernel."""
+        self._is_rung |= bool(self._bell.read())
+        if self._waiter is None:
+            self._bell.turn_off()
+        elif self._is_rung and not self._is_held:
+            self._log.read()
+            _wake(self._waiter)
+
+    def _hear_log(self) -> None:
+        """Note a write to the log. Until the wait is over, the next ones stay in the kernel."""
+        if any(name == self._wal or mask & _OVERFLOW for mask, name in self._log.read()):
+            self._is_written = True
+            self._log.turn_off()
+            self._wake_in(MIN_RECHECK_S)
+
+    def _wake_in(self, seconds: float) -> None:
+        """End the wait, if there is one, after this time."""
+        self._cancel_soon()
+        if self._waiter is not None:
+            self._soon = self._loop.call_later(seconds, _wake, self._waiter)
 
     def _cancel_soon(self) -> None:
         soon, self._soon = self._soon, None
@@ -276,7 +285,8 @@ class WalAndBell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watches.close()
+        self._log.close()
+        self._bell.close()
 
 
 class NoSigns(NoEvents):
