@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 _ASKING: Final = Lock()
 _END_S: Final = 10.0
 _LOADED: Final = [
-    *("aiohttp", "click", "httpx", "orjson", "difflib", "glob"),
+    *("aiohttp", "click", "httpx", "orjson", "difflib", "glob", "ctypes"),
     *("cryptography.hazmat.primitives.asymmetric.ed25519", "cryptography.hazmat.primitives.serialization"),
 ]
 _RARE: Final = ("contrib", "testing", "cli/top", "hosts/mcp", "http/mcp", "integrations", "jobs/agents")

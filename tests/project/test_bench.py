@@ -20,7 +20,7 @@ from bench.measure import QUICK
 from bench.report.records import read
 from bench.report.report import table
 from bench.timing import measure_all
-from tests.support.running.lengths import SOAK
+from tests.support.running.lengths import SOAK, only_at_full_length
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _LIMIT_S: Final = 840.0 if SOAK else 150.0
@@ -283,6 +283,7 @@ def test_a_quick_run_keeps_well_formed_json_lines(
 
 
 @pytest.mark.soak
+@only_at_full_length
 def test_budgets_name_each_path_with_its_floor_and_its_layers() -> None:
     status, output = _bench("budget", "--quick")
 

@@ -17,7 +17,7 @@ from proof.run import run
 from tests.proof.checkers.story import Story, faults
 from tests.support.running.lengths import SOAK, in_soak
 
-_SECONDS = 120 if SOAK else 8
+_SECONDS = 120 if SOAK else 5
 _PATIENCE_S = _SECONDS + 150
 
 

@@ -12,7 +12,7 @@ from proof.chaos.schedule import StoreKind
 from proof.run import run
 from tests.support.running.lengths import SOAK, cases_in_soak
 
-_SECONDS = 180 if SOAK else 20
+_SECONDS = 180 if SOAK else 10
 _PATIENCE_S = _SECONDS + 140
 _FIXED = 23
 
