@@ -19,6 +19,7 @@ from vox_mesh.messages.claims import (
 )
 from vox_mesh.messages.inboxes import InboxLeases
 from vox_mesh.messages.relay_buffer import RelayBuffer
+from vox_mesh.messages.wakeups import LookPace
 from vox_mesh.model.messages.records import ROLE, Message
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.store.engines.thread import to_the_end
@@ -37,7 +38,6 @@ _MAX_DOUBLINGS: Final = 3
 _PATIENT_EVERY: Final = 4
 _UNREACHABLE_TIMEOUT_S: Final = 0.5
 _CLOSE_TIMEOUT_S: Final = 1.0
-_DEBOUNCE_S: Final = 0.002  # a busy mesh commits all the time
 _BUSY_INTERVAL_S: Final = 0.02
 _CLEAN_INTERVAL_S: Final = 1.0
 _FIRST_LIMIT: Final = 8  # for an agent alone: messages to a role are shared with other consumers
@@ -92,6 +92,7 @@ class Consumer:
         self._is_more_likely = False  # the last claim got as many messages as it may
         self._claim_name: str | None = None  # of a claim that is not answered yet
         self._polled_at = self._looked_at = self._cleaned_at = float("-inf")
+        self._pace = LookPace()
         self._next_ms: int | None = None
         self._unanswered = 0  # requests since the database last answered
         self._has_relayed = False  # among the prefetched messages
@@ -276,6 +277,7 @@ class Consumer:
     async def _prefetch(self) -> bool:
         """Claim more messages, if there are any. Return whether to try handing out again."""
         self._looked_at = self._monotonic()
+        self._pace.note(self._looked_at)
         self._is_changed = False
         self._seen = self._store.change_count
         if len(self._prefetched) >= MAX_CLAIMED or not self._clock.can_author:
@@ -417,7 +419,7 @@ class Consumer:
             is_notified = self._is_changed or self._is_nudged
             pause = _BUSY_INTERVAL_S if is_notified else min(pause, _STALE_FRACTION * self._lease_s)
         else:
-            await asyncio.sleep(_DEBOUNCE_S - (self._monotonic() - self._looked_at))
+            await asyncio.sleep(self._pace.rest_s(self._monotonic()))
         if self._next_ms is not None and not self._unanswered:
             pause = min(pause, max(0.0, (self._next_ms - self._clock.now_ms) / 1_000) + _MARGIN_S)
         with suppress(TimeoutError):

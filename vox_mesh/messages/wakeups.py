@@ -37,6 +37,10 @@ _PAUSE_FACTOR: Final = 4  # times the duration of the last look passes before th
 _MAX_PAUSE_S: Final = 0.05
 _MARGIN_S: Final = 0.002
 _GOLDEN: Final = 0.618_034  # multiples of it lie evenly between whole numbers
+_LOOK_PAUSE_S: Final = 0.002  # a busy mesh commits all the time
+_SERIES_GAP_S: Final = 2 * _LOOK_PAUSE_S  # longer than the pause, also where timers are rounded up
+_FREE_LOOKS: Final = 3
+"""For a message, with its ack under way, and when that is committed: the next message finds no pause."""
 
 
 class InboxReceiver(Protocol):
@@ -241,3 +245,23 @@ class Wakeups:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+class LookPace:
+    """Decides how long a receiver rests after a look: a few may follow each other at once."""
+
+    def __init__(self) -> None:
+        self._looked_at = float("-inf")
+        self._in_series = 0
+
+    def note(self, now: float) -> None:
+        """Note a look."""
+        is_in_series = now - self._looked_at < _SERIES_GAP_S
+        self._in_series = self._in_series + 1 if is_in_series else 1
+        self._looked_at = now
+
+    def rest_s(self, now: float) -> float:
+        """Return how many seconds to rest before the next look; 0 if the last ones were few."""
+        if self._in_series <= _FREE_LOOKS:
+            return 0.0
+        return max(0.0, self._looked_at + _LOOK_PAUSE_S - now)
