@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 import sqlite3
 import stat
 from contextlib import closing
@@ -12,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.running.programs import program
+from tests.support.store.leftovers import descriptors
 from tests.support.store.tables import make_table
 from tools.homes import FILE, MESH
 from tools.sqld import Server
 from vox_mesh import Role, Script, Statement, Store, load_settings, open_store
 from vox_mesh.errors import ConstraintFailed, DatabaseFault, WrongBackend
-from vox_mesh.store.engines.file import FileEngine
+from vox_mesh.store.engines.file import FileEngine, turn_path
 from vox_mesh.store.engines.thread import HeadStart
 from vox_mesh.store.engines.writing import WritePace
 
@@ -48,6 +51,23 @@ async def test_it_is_in_wal_mode_and_every_commit_is_on_disk(tmp_path: Path) -> 
     assert found == ["wal", 2]
     assert engine._reading.execute("PRAGMA query_only").fetchone()[0] == 1
     await engine.close()
+
+
+async def test_a_file_of_an_earlier_version_opens_on_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its turn file is empty, and there is no room for the byte that is read to ring the bell."""
+    path = tmp_path / "x.db"
+    turn_path(path).touch()
+    before = descriptors()
+
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", no_room)
+    engine = await FileEngine.open(path)
+    await engine.close()
+    assert descriptors() == before
 
 
 async def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:

@@ -86,6 +86,20 @@ def test_a_statement_that_was_not_seen_to_be_fast_is_left_to_the_thread() -> Non
     assert [pace.is_fast(each) for each in (fast, long, both)] == [True, False, False]
 
 
+@pytest.mark.usefixtures("fast_disk")
+async def test_many_rows_in_one_statement_are_left_to_the_thread(tmp_path: Path, walks: list[bool]) -> None:
+    async with await open_store(FILE.settings(tmp_path, None)) as store:
+        table = await make_table(store)
+        insert = f"INSERT INTO {table} (a) SELECT value FROM json_each(?)"
+        for _ in range(40):
+            await store.write(Script(Statement(insert, ("[1]",))))
+        walks.clear()
+        for count in (10, 50_000):
+            await store.write(Script(Statement(insert, (str([*range(count)]),))))
+        assert (await store.read(f"SELECT count(*) FROM {table}")).value == 50_050
+    assert walks[:2] == [True, False]
+
+
 def test_only_so_many_statements_are_remembered() -> None:
     pace = WritePace()
     for number in range(3_000):

@@ -86,8 +86,9 @@ class Turn:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not os.pread(self._descriptor, 1, 0):
-            os.pwrite(self._descriptor, b"\n", 0)  # what is read to ring the bell
+        with suppress(OSError):  # on a full disk, others see the writes to the log instead
+            if not os.pread(self._descriptor, 1, 0):
+                os.pwrite(self._descriptor, b"\n", 0)  # what is read to ring the bell
 
     def take_if_free(self) -> bool:
         """Take the turn if it is free. Return whether it was taken; entering it afterwards works as usual."""

@@ -13,6 +13,7 @@ from vox_mesh.store.engines import sqlite
 _FAST_S: Final = 0.001
 _TRIAL: Final = 32
 _MAX_KNOWN: Final = 1_024
+_MAX_FAST_BYTES: Final = 16_384  # of values: one statement can insert any number of rows from a JSON array
 _BUSY_TIMEOUT_MS: Final = 5_000
 _CHECKPOINT_PAGES: Final = 1_000
 
@@ -31,7 +32,9 @@ class WritePace:
         """
         if self._fast_in_row < _TRIAL or self._fast_in_row % _TRIAL == 0:
             return False
-        return self._fast_statements.issuperset([step.sql for step in batch.steps])
+        if not self._fast_statements.issuperset([step.sql for step in batch.steps]):
+            return False
+        return _value_bytes(batch) <= _MAX_FAST_BYTES
 
     def note(self, batch: Batch, seconds: float) -> None:
         """Record how long a batch took."""
@@ -44,6 +47,11 @@ class WritePace:
         if len(self._fast_statements) >= _MAX_KNOWN:
             self._fast_statements.clear()
         self._fast_statements.update(statements)
+
+
+def _value_bytes(batch: Batch) -> int:
+    """Return about how many bytes of values a batch has, without its numbers."""
+    return sum(len(value) for step in batch.steps for value in step.params if isinstance(value, str | bytes))
 
 
 class WritingConnection:
