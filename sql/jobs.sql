@@ -243,20 +243,23 @@ NOT EXISTS (SELECT 1 FROM ROUTE_OPS AND r.op_id NOT IN (SELECT value FROM json_e
 SELECT p.node FROM routes AS p
 WHERE MATCHES ORDER BY substr(p.kind, -1) = '*', length(p.kind) DESC LIMIT 1
 
--- part: IS_NEXT
--- Whether the item can claim the job: it was not claimed since its last token was read. The new token is above
+-- part: IS_UNCLAIMED
+-- Whether the item can claim the job, if it is time: it was not claimed since its last token was read. The new token is above
 -- that one, and not below the time of the claim: so the tokens of a job keep rising even if the database has lost
 -- the last ones. If an item names no last token, the new one follows it.
 j.state = 'pending' AND j.waits = 0 AND i.value ->> 'claim_token' > j.claim_token
 AND j.claim_token = coalesce(i.value ->> 'last_token', (i.value ->> 'claim_token') - 1)
-AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
+
+-- part: IS_NEXT
+IS_UNCLAIMED AND j.not_before_ms <= max(NOW_MS, min(AT_MS, NOW_MS + 1000))
 
 -- name: take
 -- ?6: the duration of the lease, ?7: the routes, ?8: the agent. The fast path for unrestricted jobs: no route, limit or
 -- pause concerns their kinds, no budget of tokens or money is charged, and the author's clock is right, so that the log has the end of the lease.
 WITH next AS MATERIALIZED (
     SELECT j.id, i.value ->> 'claim_token' AS token FROM THEIR_JOBS
-    WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_NEXT
+    WHERE abs(NOW_MS - AT_MS) <= 1000 AND IS_UNCLAIMED
+      AND j.not_before_ms <= max(NOW_MS, AT_MS)  -- as in IS_NEXT: AT_MS is not above NOW_MS + 1000
       AND NOT EXISTS (
         SELECT 1 FROM job_drains AS d
         WHERE d.scope_id = ?1 AND d.repository_id = ?2 AND d.node_id = ?5)

@@ -30,9 +30,13 @@ JOINED AND coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'agent_oplog')
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?7 AND ?8 OR NOT EXISTS (CURRENT)
 
 -- name: refuse_unless_on_time
--- The same for a command, which has no incarnation. Also the last check of every batch: the clock may have been set
--- after the first one, and each statement reads it again.
+-- The same for a command, which has no incarnation.
 INSERT INTO refusals (reason) SELECT 'refused' WHERE NOW_MS NOT BETWEEN ?1 AND ?2
+
+-- name: refuse_if_clock_was_set
+-- The last check of every batch: the clock may have been set after the first one, and each statement reads it again. By
+-- the database's own clock, in Julian days: the correction can't change in a transaction.
+INSERT INTO refusals (reason) SELECT 'refused' WHERE julianday('now') NOT BETWEEN ?1 AND ?2
 
 -- name: is_on_time
 -- The same as a condition, in a statement that is a request by itself; by the database's own clock, since a server

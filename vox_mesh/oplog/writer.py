@@ -45,7 +45,7 @@ from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script, Statement, Verdict, WriterId
 from vox_mesh.store.write.interceptor import DirectDatabase
 from vox_mesh.store.write.script_batch import NO_WRAPPER, BatchWrapper
-from vox_mesh.store.write.script_statements import CONDITION_VALUES
+from vox_mesh.store.write.script_statements import NO_CONDITION
 
 if TYPE_CHECKING:
     from vox_mesh.oplog.planted_keys import Apply
@@ -62,8 +62,7 @@ _SQL: Final = named("oplog")
 _NODES: Final = named("nodes")
 _PAGE_ENTRIES: Final = 1_000
 _GUARD_REUSE_S: Final = 0.5
-_NO_WRITER: Final = (None,) * CONDITION_VALUES
-_ON_TIME: Final = _SQL["refuse_unless_on_time"]
+_STILL_ON_TIME: Final = _SQL["refuse_if_clock_was_set"]
 _IS_CURRENT: Final = f"EXISTS ({_SQL['is_current']})"
 _IS_ON_TIME: Final = f"EXISTS ({_SQL['is_on_time']})"
 
@@ -260,11 +259,12 @@ class OpLogWriter:
             writer = self._writer_values
             guard = Statement(_SQL["refuse_unless_current"], (*self._mesh, *writer, *window))
             condition = Statement(_IS_CURRENT, (*writer, *days))
-            return BatchWrapper((guard,), Statement(_ON_TIME, window), condition=condition)
+            return BatchWrapper((guard,), Statement(_STILL_ON_TIME, days), condition=condition)
         if not self._clock.is_set:
             return NO_WRAPPER
-        guard = Statement(_ON_TIME, window)
-        return BatchWrapper((guard,), guard, condition=Statement(_IS_ON_TIME, (*_NO_WRITER, *days)))
+        guard = Statement(_SQL["refuse_unless_on_time"], window)
+        condition = Statement(_IS_ON_TIME, (*NO_CONDITION, *days))
+        return BatchWrapper((guard,), Statement(_STILL_ON_TIME, days), condition=condition)
 
     @property
     def _writer_values(self) -> Sequence[Value]:
@@ -277,7 +277,7 @@ class OpLogWriter:
         last = end.hash if end.seq else None
         self._bound = entries
         self._started = self._clock.started()
-        window = self._clock.window_ms
+        window, days = self._clock.window_ms, self._clock.window_days
         if self._registration is None:
             own = (author.node_id, author.key.public)
             whose = (*self._mesh, author.chain, last, *own)
@@ -300,7 +300,7 @@ class OpLogWriter:
             accepted = Statement(_SQL["append_one"], (*mesh, *entries[0][:12]))
         else:
             accepted = Statement(_SQL["append_several"], (*mesh, entries_json(entries)))
-        return BatchWrapper(preface, Statement(_ON_TIME, window), accepted, verdicts)
+        return BatchWrapper(preface, Statement(_STILL_ON_TIME, days), accepted, verdicts)
 
     # --- joining, and rejoining after a rollback -------------------------------------------------
 

@@ -25,7 +25,8 @@ _MAX_VALUES: Final = 1_024  # far below the limit of any SQLite build
 CONDITION_VALUES: Final = 4
 """The number of values that a wrapper's condition takes."""
 
-_NO_CONDITION: Final = (None,) * CONDITION_VALUES
+NO_CONDITION: Final = (None,) * CONDITION_VALUES
+"""These values where there is no writer to check."""
 
 
 def plain_insert(script: Script) -> str | None:
@@ -96,7 +97,7 @@ def add_statements(batch: Batch, writer_id: WriterId, run: Sequence[Script]) -> 
 
 def unguarded_statement(writer_id: WriterId, script: Script, shape: Shape) -> tuple[str, list[Value]]:
     """Return the single statement of a script, and its values, without the guard of the batch."""
-    sql, values = shape.single(writer_id, script, _NO_CONDITION)
+    sql, values = shape.single(writer_id, script, NO_CONDITION)
     return sql.replace("IS_CURRENT", "true"), values
 
 
