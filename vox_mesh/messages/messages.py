@@ -412,12 +412,10 @@ class Messages:
     async def wait_for_acks(self) -> bool:
         """Wait until the queued acks are recorded, or in the spool.
 
-        Returns whether the database has recorded all since the last call, and none is left in the spool.
-        Raises the failure of one whose loop has ended without raising it; an open loop raises it at its next
-        step.
+        Returns whether the database has recorded all since the last call, and the spool is empty. Raises the
+        failure of one whose loop has ended without raising it; an open loop raises it at its next step.
         """
-        is_recorded = await self.claims.acks.wait()
-        return is_recorded and not self._store.is_spooling  # another call may have returned that
+        return await self.claims.acks.wait() and not self._store.is_spooling
 
     async def nack(
         self, message: Message, *, retry_in: Duration | None = None, reason: str | None = None
