@@ -80,11 +80,3 @@ class ShrinkingEngine(Protocol):
 
     async def shrink(self, pages: int) -> None:
         """Give up to this number of free pages back to the file system."""
-
-
-@runtime_checkable
-class FillableEngine(Protocol):
-    """An engine whose database can start as a copy of another one."""
-
-    def fill(self, image: bytes) -> None:
-        """Copy the image of a database into this one, if it is empty."""

@@ -18,7 +18,6 @@ from vox_mesh.runtime.open_store import open_engine
 from vox_mesh.store.engine import Engine
 from vox_mesh.store.engines.memory import MemoryEngine
 from vox_mesh.store.schema.schema import VERSION, ensure_schema
-from vox_mesh.store.schema.shape import definitions_of, expected, objects_at
 from vox_mesh.store.script import WriterId
 
 
@@ -39,22 +38,6 @@ async def test_it_is_made_once_and_found_afterwards(engine: Engine) -> None:
     assert [await ensure_schema(engine) for _ in range(3)] == [VERSION] * 3
     rows = await engine.query(Statement("SELECT version, oldest_code FROM mesh_schema"))
     assert [tuple(row) for row in rows] == [(VERSION, 1)]
-
-
-async def test_each_database_in_memory_has_tables_of_its_own_and_keeps_what_it_had() -> None:
-    first, second, third = (MemoryEngine() for _ in range(3))
-    await run(third, "CREATE TABLE own (text TEXT)", "INSERT INTO own VALUES ('kept')")
-    shapes = []
-    for engine in (first, second, third):
-        assert await ensure_schema(engine, beside_others=True) == VERSION
-        found = definitions_of(await objects_at(engine.query))
-        found.pop(("table", "own"), None)
-        shapes.append(found)
-        assert len(await engine.query(Statement("SELECT * FROM mesh_schema"))) == 1
-    assert shapes == [expected()] * 3
-    assert (await third.query(Statement("SELECT text FROM own"))).value == "kept"
-    await run(second, "DELETE FROM mesh_schema")
-    assert len(await first.query(Statement("SELECT * FROM mesh_schema"))) == 1
 
 
 async def test_a_half_made_schema_is_completed(engine: Engine) -> None:

@@ -47,17 +47,6 @@ class MemoryEngine:
 
             yield ask
 
-    def restore(self, image: bytes) -> None:
-        """Replace the content of the database by an image."""
-        with closing(sqlite3.connect(":memory:")) as copy:
-            copy.deserialize(image)
-            copy.backup(self._connection)
-
-    def fill(self, image: bytes) -> None:
-        """Copy the image of a database into this one, if it is empty."""
-        if self._connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is None:
-            self.restore(image)
-
     async def facts(self) -> EngineFacts:
         """Return how the database is reached."""
         return EngineFacts("sqlite", ":memory:", f"SQLite {sqlite3.sqlite_version}")
@@ -107,6 +96,12 @@ class SharedMemory(MemoryEngine):
     def image(self) -> bytes:
         """Return the content of the database as bytes."""
         return self._connection.serialize()
+
+    def restore(self, image: bytes) -> None:
+        """Replace the content of the database by an image."""
+        with closing(sqlite3.connect(":memory:")) as copy:
+            copy.deserialize(image)
+            copy.backup(self._connection)
 
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction at one instant of the clock."""

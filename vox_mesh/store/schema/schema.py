@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
-from functools import cache
-from itertools import count
 from typing import Final, NamedTuple
 
 from vox_mesh.errors import BackupRefused, DatabaseBusy, DatabaseFault, SchemaDiffers, SchemaTooNew
 from vox_mesh.store.batch import Batch, StepError
-from vox_mesh.store.engine import Ask, Engine, FillableEngine
+from vox_mesh.store.engine import Ask, Engine
 from vox_mesh.store.rows import Value, whole_number
 from vox_mesh.store.schema.foreign import refuse_if_foreign
 from vox_mesh.store.schema.migrations import Migration, migrations, newest_version, oldest_code
@@ -31,12 +27,6 @@ VERSION: Final = newest_version()
 
 UNFINISHED: Final = 2**31 - 1
 """The version of a database during a restore, so that all code is too old for it."""
-
-_filled: Final = count()
-"""The databases in memory that this process has created: all but the first start as a copy.
-
-Tests open many, and to copy all tables takes a third of the time.
-"""
 
 _log = logging.getLogger(__name__)
 
@@ -238,8 +228,6 @@ async def apply_plan(engine: Engine, plan: MigrationPlan) -> bool:
 
 
 async def _create(engine: Engine) -> bool:
-    if isinstance(engine, FillableEngine) and next(_filled):
-        engine.fill(_image())  # what is there already is not created below
     batch = Batch()
     statements = sorted(ddl(), key=lambda sql: not sql.startswith(_CREATED_FIRST))
     for statement in statements[: len(_CREATED_FIRST)]:
@@ -249,15 +237,6 @@ async def _create(engine: Engine) -> bool:
         batch.add(statement)
     batch.add(_SQL["record_version"], (VERSION, oldest_code(VERSION)))
     return await _run(engine, batch, [guard], "the schema can't be created")
-
-
-@cache
-def _image() -> bytes:
-    """Return a database with all tables, and nothing in them."""
-    with closing(sqlite3.connect(":memory:")) as made:
-        for statement in ddl():
-            made.execute(statement)
-        return made.serialize()
 
 
 async def _run(engine: Engine, batch: Batch, guards: list[int], fault: str) -> bool:
