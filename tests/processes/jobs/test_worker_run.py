@@ -187,17 +187,22 @@ async def test_a_program_that_is_not_allowed_is_not_run(on_file: Settings, tmp_p
 
 
 async def test_two_workers_in_a_folder_are_two_nodes_and_do_each_job_once(on_file: Settings) -> None:
+    options = (*_HANDLERS, "--concurrency", "2", "--grace", "100ms")
     async with (
         Mesh.open_command(on_file) as mesh,
-        worker_run(on_file, *_HANDLERS, "--concurrency", "2") as one,
-        worker_run(on_file, *_HANDLERS, "--concurrency", "2") as two,
+        worker_run(on_file, *options) as one,
+        worker_run(on_file, *options) as two,
     ):
         jobs = await mesh.jobs.schedule_all([Manifest.of(kind=_ECHO, payload=each) for each in range(60)])
         await _until(mesh, lambda counts: counts[_ECHO].get("succeeded") == len(jobs))
-        found = await _found(mesh, jobs)
-        assert {job.attempts for job in found} == {1}
+        assert {job.attempts for job in await _found(mesh, jobs)} == {1}
+        endless = await mesh.jobs.schedule_all(
+            [Manifest.of(kind="example.wait", payload=n) for n in range(4)]
+        )
+        await _until(mesh, lambda counts: counts["example.wait"].get("running") == 4)
+        claimers = sorted(str(job.claimer) for job in await _found(mesh, endless))
+        assert claimers == sorted([one.node_id, two.node_id] * 2)
         assert one.node_id != two.node_id
-        assert {job.claimer for job in found} == {one.node_id, two.node_id}
         assert [(await each.stopped())[0] for each in (one, two)] == [0, 0]
 
 
