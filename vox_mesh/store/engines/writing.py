@@ -32,6 +32,8 @@ class WritePace:
         """
         if self._fast_in_row < _TRIAL or self._fast_in_row % _TRIAL == 0:
             return False
+        if batch.scripts > 1:  # while the other thread writes for several callers, others go on
+            return False
         if not self._fast_statements.issuperset([step.sql for step in batch.steps]):
             return False
         return _value_bytes(batch) <= _MAX_FAST_BYTES
