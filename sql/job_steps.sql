@@ -67,7 +67,7 @@ RETURNING 'steps', job_id, claim_token
 -- The rows of many jobs, each with the claimer of its job, and with the number and the link of the last row that its worker
 -- has stored before; then the columns from `job_id` on. A row is stored if the worker still holds the job, and that last
 -- row is there; the rows of other jobs are not concerned. ?1: the rows, ?2: the scope, ?3: the repository.
-WITH given AS MATERIALIZED (  -- `json_each` makes the text of a row anew for each use
+WITH given AS MATERIALIZED (  -- `json_each` makes a row's text again at each use
     SELECT i.value FROM json_each(?1) AS s CROSS JOIN json_each(s.value ->> 'rows') AS i
 )
 INSERT INTO job_steps (COLUMNS)

@@ -30,7 +30,7 @@ max(NOW_TOKEN, (SELECT AFTER_GENERATION FROM (
 
 -- name: take_fast_many
 -- Keys without holders or waiters that were compared with the newest pattern. All other requests have to queue.
-WITH items AS MATERIALIZED (SELECT value FROM json_each(?1))  -- `json_each` makes an item's text anew for each use
+WITH items AS MATERIALIZED (SELECT value FROM json_each(?1))  -- `json_each` makes an item's text again at each use
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )

@@ -93,7 +93,7 @@ RETURNING id, seq, NOW_MS
 
 -- name: append_several
 -- The same for several: arrays of the values, in this order.
-WITH entries AS MATERIALIZED (SELECT key, value FROM json_each(?4))  -- which makes a value's text anew for each use
+WITH entries AS MATERIALIZED (SELECT key, value FROM json_each(?4))  -- which makes a value's text again at each use
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
     accepted, reason, agent, grant
