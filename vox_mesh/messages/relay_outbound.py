@@ -139,11 +139,12 @@ class Outbox:
         if stored:
             self._is_gapped = False
             self._gapped.clear()  # the spool is empty: all of it is stored
-        message = message._replace(after=self._record_last(message))
+        after = self._record_last(message)
         is_found = self._is_followed and stored and route.node_url is None
         if is_found or not route.is_relayed:
             self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
             return
+        message = message._replace(after=after)
         item = _RelayItem(message, stored, route)
         is_fresh, peer = self._directory.cached(message.receiver_agent)
         if is_fresh and route.node_url is None and message.after is not None and not self._unresolved:

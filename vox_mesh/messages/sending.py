@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from vox_mesh.errors import MessageTaken, OutcomeUnknown, Refused
+from vox_mesh.errors import MessageTaken, NotGranted, OutcomeUnknown, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -130,6 +131,11 @@ class MessageSender:
             await self._open_chain(left_s)
         if permit is not None:
             return await self._write(message, extra, left_s, permit)
+        known = self._permits.known(message.sender_agent)
+        if known is not None:
+            with suppress(NotGranted):  # it needs a grant by now
+                return await self._write(message, extra, left_s, known)
+            self._permits.expect_grants(message.sender_agent)
         store = partial(self._write, message, extra, left_s)
         return await self._permitted(message, store, must_sign=make_statements is None)
 
