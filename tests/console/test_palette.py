@@ -52,10 +52,13 @@ async def choose(page: Page, choices: Locator, name: str) -> None:
     await expect(page.get_by_role("dialog", name="Find or do")).to_have_count(0)
 
 
-async def test_it_opens_right_after_another_dialog_was_closed(signed_in: WatchedPage) -> None:
+@pytest.mark.parametrize(("key", "dialog"), [("?", "Keys"), ("Control+k", "Find or do")])
+async def test_it_opens_right_after_a_dialog_was_closed(
+    signed_in: WatchedPage, key: str, dialog: str
+) -> None:
     page = signed_in.page
-    await page.keyboard.press("?")
-    await page.get_by_role("dialog", name="Keys").wait_for()
+    await page.keyboard.press(key)
+    await page.get_by_role("dialog", name=dialog).wait_for()
     await page.evaluate(_CLOSE_AND_SEARCH)
     field = page.get_by_role("combobox", name="Find or do")
     await expect(field).to_be_focused()

@@ -4,8 +4,19 @@ import { isAsking } from "../parts/dialog.js";
 import { go, to } from "./router.js";
 import { SCREENS } from "./screens.js";
 
-/** Which overlay is open: `palette`, `help` or none. */
-export const overlay = signal("");
+/** @typedef {{kind: "palette" | "help"}} Opening Each is another one, so an end reported late ends no later one. */
+
+/** Which overlay is open, if any. */
+export const overlay = signal(/** @type {Opening | null} */ (null));
+
+/** @param {Opening["kind"]} kind */
+export function openOverlay(kind) {
+  overlay.value = { kind };
+}
+
+export function closeOverlay() {
+  overlay.value = null;
+}
 
 const SEQUENCE_MS = 1_500;
 let lastG = 0;
@@ -25,13 +36,16 @@ export const KEYS = [
 function heard(event) {
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
     event.preventDefault();
-    if (!isAsking.value) overlay.value = overlay.value === "palette" ? "" : "palette";
+    if (isAsking.value) return;
+    // The browser reports the end of a dialog a little after it.
+    if (document.querySelector("dialog.palette[open]")) closeOverlay();
+    else openOverlay("palette");
     return;
   }
   const target = /** @type {HTMLElement} */ (event.target);
   const isTyping = target.matches?.("input, textarea, select, [contenteditable]");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.key === "?") overlay.value = "help";
+  if (event.key === "?") openOverlay("help");
   else if (event.key === "/") focusFilter(event);
   else if (event.key === "g") lastG = event.timeStamp;
   else if (event.timeStamp - lastG < SEQUENCE_MS) openScreen(event);

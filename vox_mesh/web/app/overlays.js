@@ -6,7 +6,7 @@ import { toast } from "../parts/toast.js";
 import { abort, retryJob } from "../screens/job/actions.js";
 import { breakLock } from "../screens/locks/break.js";
 import { get, segment, words } from "./api.js";
-import { KEYS, overlay } from "./keys.js";
+import { KEYS, closeOverlay, overlay } from "./keys.js";
 import { go, to } from "./router.js";
 import { SCREENS } from "./screens.js";
 import { may, signOut } from "./session.js";
@@ -49,31 +49,34 @@ const FIXED = [
 ];
 
 export function Overlays() {
-  if (overlay.value === "palette") return html`<${Palette} />`;
-  return overlay.value === "help" ? html`<${Help} />` : null;
+  const opening = overlay.value;
+  if (!opening) return null;
+  return html`<${opening.kind === "palette" ? Palette : Help} opening=${opening} key=${opening} />`;
 }
 
 /** A dialog that closes with Escape or a click beside it. Its end may come after another has been opened.
- * @param {{label: string, kind: string, children?: any}} props */
-function Overlay({ label, kind, children }) {
+ * @param {{label: string, opening: import("./keys.js").Opening, children?: any}} props */
+function Overlay({ label, opening, children }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => element.current?.showModal(), []);
-  const close = () => overlay.value === kind && (overlay.value = "");
+  const close = () => overlay.value === opening && closeOverlay();
   const click = (/** @type {MouseEvent} */ event) => event.target === element.current && close();
-  return html`<dialog ref=${element} class=${kind} aria-label=${label} onClose=${close} onClick=${click}>${children}</dialog>`;
+  return html`<dialog ref=${element} class=${opening.kind} aria-label=${label} onClose=${close} onClick=${click}>${children}</dialog>`;
 }
 
-function Help() {
-  return html`<${Overlay} label="Keys" kind="help">
+/** @param {{opening: import("./keys.js").Opening}} props */
+function Help({ opening }) {
+  return html`<${Overlay} label="Keys" opening=${opening}>
     <div class="inside">
       <h2>Keys</h2>
       <div class="keys">${KEYS.map(([key, text]) => html`<kbd>${key}</kbd><span>${text}</span>`)}</div>
-      <div class="actions"><button onClick=${() => (overlay.value = "")}>Close</button></div>
+      <div class="actions"><button onClick=${closeOverlay}>Close</button></div>
     </div>
   <//>`;
 }
 
-function Palette() {
+/** @param {{opening: import("./keys.js").Opening}} props */
+function Palette({ opening }) {
   const [text, setText] = useState("");
   const [found, setFound] = useState(/** @type {Findings} */ ({ text: "", choices: [], problem: "" }));
   const [at, setAt] = useState(0);
@@ -98,7 +101,7 @@ function Palette() {
     if (!choice) return;
     // Closed before it is taken away: so the keyboard goes back to where it was, or to where the choice leads.
     /** @type {HTMLDialogElement | null} */ (document.querySelector("dialog.palette"))?.close();
-    overlay.value = "";
+    closeOverlay();
     choice.run();
   };
   useEffect(() => {
@@ -120,7 +123,7 @@ function Palette() {
     setAt(0);
     setEntered(false);
   };
-  return html`<${Overlay} label="Find or do" kind="palette">
+  return html`<${Overlay} label="Find or do" opening=${opening}>
     <input
       value=${text}
       onInput=${type}

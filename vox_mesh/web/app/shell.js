@@ -6,7 +6,7 @@ import { Empty, Page } from "../parts/page.js";
 import { Line } from "../parts/text.js";
 import { Toasts } from "../parts/toast.js";
 import { Lost } from "./lost.js";
-import { overlay } from "./keys.js";
+import { openOverlay } from "./keys.js";
 import { Overlays } from "./overlays.js";
 import { Link, route, to } from "./router.js";
 import { SCREENS, loaderOf } from "./screens.js";
@@ -52,10 +52,10 @@ function Side() {
     </nav>
     <div class="foot">
       <${Beat} />
-      <button class="small" onClick=${() => (overlay.value = "palette")}><${Icon} name="search" />Find <kbd>Ctrl K</kbd></button>
+      <button class="small" onClick=${() => openOverlay("palette")}><${Icon} name="search" />Find <kbd>Ctrl K</kbd></button>
       <div class="row">
         <button class="plain" aria-label="Light or dark" onClick=${nextTheme}><${Icon} name="sun" /></button>
-        <button class="plain" aria-label="Keys" onClick=${() => (overlay.value = "help")}><${Icon} name="question" /></button>
+        <button class="plain" aria-label="Keys" onClick=${() => openOverlay("help")}><${Icon} name="question" /></button>
         <button class="plain" aria-label="Sign out" onClick=${() => void signOut()}><${Icon} name="out" /></button>
       </div>
       <div>
