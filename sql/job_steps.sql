@@ -67,9 +67,11 @@ RETURNING 'steps', job_id, claim_token
 -- The rows of many jobs, each with the claimer of its job, and with the number and the link of the last row that its worker
 -- has stored before; then the columns from `job_id` on. A row is stored if the worker still holds the job, and that last
 -- row is there; the rows of other jobs are not concerned. ?1: the rows, ?2: the scope, ?3: the repository.
+WITH given AS MATERIALIZED (  -- `json_each` makes a row's text again at each use
+    SELECT i.value FROM json_each(?1) AS s CROSS JOIN json_each(s.value ->> 'rows') AS i
+)
 INSERT INTO job_steps (COLUMNS)
-SELECT ?2, ?3, OF_APPENDED
-FROM json_each(?1) AS s CROSS JOIN json_each(s.value ->> 'rows') AS i
+SELECT ?2, ?3, OF_APPENDED FROM given AS i
 WHERE EXISTS (
     SELECT 1 FROM jobs
     WHERE scope_id = ?2 AND repository_id = ?3 AND job_id = i.value ->> 3
@@ -82,8 +84,9 @@ IN_ITS_PLACE
 
 -- name: append_alone
 -- The same of a write that shares its transaction with no other. ?1: the scope, ?2: the repository, ?7: the rows.
+WITH given AS MATERIALIZED (SELECT value FROM json_each(?7))
 INSERT INTO job_steps (COLUMNS)
-SELECT ?1, ?2, OF_APPENDED FROM json_each(?7) AS i
+SELECT ?1, ?2, OF_APPENDED FROM given AS i
 WHERE EXISTS (
     SELECT 1 FROM jobs
     WHERE scope_id = ?1 AND repository_id = ?2 AND job_id = i.value ->> 3

@@ -83,6 +83,7 @@ EXISTS (
 -- name: schedule
 -- An existing job is unchanged; a ULID of another job is refused. Items have the number of dependencies in `waits`:
 -- these are read by `link` alone, since they may be many.
+WITH items AS MATERIALIZED (SELECT value FROM ITEMS)  -- `json_each` makes an item's text again at each use
 INSERT INTO jobs (
     scope_id, repository_id, job_id, ulid, kind, priority, waits, not_before_ms, max_attempts, max_interruptions,
     backoff_ms, lease_ms, created_ms, retry_of, scheduled_by, seed, last_op, binding, manifest
@@ -93,7 +94,7 @@ SELECT ?1, ?2, i.value ->> 'job_id', i.value ->> 'ulid', i.value ->> 'kind', i.v
     i.value ->> 'lease_ms', AT_MS,
     i.value ->> '$.manifest.retry_of', ?5, i.value ->> 'seed', ?3, i.value ->> 'binding',
     i.value -> 'manifest'
-FROM ITEMS WHERE true
+FROM items AS i WHERE true
 ON CONFLICT (scope_id, repository_id, job_id) DO NOTHING
 
 -- name: link

@@ -30,12 +30,13 @@ max(NOW_TOKEN, (SELECT AFTER_GENERATION FROM (
 
 -- name: take_fast_many
 -- Keys without holders or waiters that were compared with the newest pattern. All other requests have to queue.
+WITH items AS MATERIALIZED (SELECT value FROM json_each(?1))  -- `json_each` makes an item's text again at each use
 INSERT INTO distributed_locks (
     scope_id, repository_id, lock_key, holder_node, holder_agent, fence_token, request_id, acquired_at, expires_at
 )
 SELECT ?2, ?3, i.value ->> 'lock_key', i.value ->> 'holder_node', i.value ->> 'holder_agent', NEXT_TOKEN, i.value ->> 'key',
     NOW_ISO, ISO_IN(i.value ->> 'ttl')
-FROM json_each(?1) AS i, lock_generations
+FROM items AS i CROSS JOIN lock_generations
 WHERE scope_id = ?2 AND repository_id = ?3 AND newest_pattern <= i.value ->> 'compared_up_to'
   AND (SELECT GRANTED FROM (
     SELECT ?2 AS scope, ?3 AS repository, i.value ->> 'holder_agent' AS agent, i.value ->> 'holder_node' AS node,

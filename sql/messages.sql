@@ -43,8 +43,9 @@ length(CAST(message_uuid AS BLOB)) = 26 AND message_uuid NOT GLOB '*[^0-9A-Z]*'
 -- name: send
 -- ?1: items, ?2: scope, ?3: repository. An existing row is unchanged, and answered if it is the same message. Without
 -- a grant where one is needed there is no answer.
+WITH items AS MATERIALIZED (SELECT value FROM json_each(?1))  -- `json_each` makes an item's text again at each use
 INSERT INTO a2a_messages (scope_id, repository_id, WRITTEN, created_at, is_ordered, agent_signature)
-SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1), value ->> 'agent_signature' FROM json_each(?1)
+SELECT ?2, ?3, OF_ITEM, NOW_ISO, coalesce(value ->> 'is_ordered', 1), value ->> 'agent_signature' FROM items
 WHERE (SELECT GRANTED FROM (
     SELECT ?2 AS scope, ?3 AS repository, value ->> 'sender_agent' AS agent, value ->> 'sender_node' AS node,
         value ->> 'grant' AS by_grant))

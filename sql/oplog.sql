@@ -93,13 +93,14 @@ RETURNING id, seq, NOW_MS
 
 -- name: append_several
 -- The same for several: arrays of the values, in this order.
+WITH entries AS MATERIALIZED (SELECT key, value FROM json_each(?4))  -- which makes a value's text again at each use
 INSERT INTO agent_oplog (
     scope_id, repository_id, node_id, seq, op_id, kind, hlc, causal_deps, payload, prev, hash, signature,
     accepted, reason, agent, grant
 )
 SELECT ?1, ?2, ?3, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4,
     value ->> 5, value ->> 6, value ->> 7, value ->> 8, 1, value ->> 9, value ->> 10, value ->> 11
-FROM json_each(?4) ORDER BY key
+FROM entries ORDER BY key
 RETURNING id, seq, NOW_MS
 
 -- name: append_verdicts

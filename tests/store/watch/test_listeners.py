@@ -7,7 +7,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, Self
@@ -274,6 +274,61 @@ async def test_a_commit_of_its_own_process_is_not_heard_again(
     await engine.close()
 
 
+@asynccontextmanager
+async def _in_burst(path: Path, now: Callable[[], float]) -> AsyncIterator[tuple[FileEngine, Changes]]:
+    """Listen in the middle of a burst of own commits that goes on until `now` is later."""
+    changes, engine = Changes(), await FileEngine.open(path)
+    listener = WalListener(Path(f"{path}-wal"), turn_path(path), engine.data_version, changes, monotonic=now)
+    async with _listening(listener, changes):
+        for n in range(20):
+            await listener.own_commit(_run(engine, f"CREATE TABLE own_{n} (a)"))
+        yield engine, changes
+    await engine.close()
+
+
+@on_linux
+async def test_what_a_burst_of_own_commits_writes_does_not_wake_the_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(file_events, "MAX_HOLD_S", 3_600.0)
+    heard, hear_bell, hear_log = 0, WalAndBell._hear_bell, WalAndBell._hear_log
+
+    def count(hear: Callable[[WalAndBell], None], events: WalAndBell) -> None:
+        nonlocal heard
+        heard += 1
+        hear(events)
+
+    monkeypatch.setattr(WalAndBell, "_hear_bell", partialmethod(partial(count, hear_bell)))
+    monkeypatch.setattr(WalAndBell, "_hear_log", partialmethod(partial(count, hear_log)))
+    async with _in_burst(tmp_path / "x.db", lambda: 0.0) as (engine, _):
+        before = heard
+        for n in range(5):
+            await _run(engine, f"CREATE TABLE t_{n} (a)")
+            await asyncio.sleep(0.001)
+        assert heard == before
+
+
+@on_linux
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_commit_of_another_is_heard_during_a_burst_of_own_ones_and_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, goes_on: bool
+) -> None:
+    """During the burst by a look now and then, after it by the bell."""
+    monkeypatch.setattr(file_events, "MAX_HOLD_S", 0.001 if goes_on else 3_600.0)
+    monkeypatch.setattr(listeners, "_POLL_INTERVAL_S", 3_600.0)
+    monkeypatch.setattr(listeners, "_RECHECKS_S", {})
+    now = 0.0
+    other = await FileEngine.open(tmp_path / "x.db")
+    async with _in_burst(tmp_path / "x.db", lambda: now) as (_, changes):
+        now += 0.0 if goes_on else 1.0
+        await asyncio.sleep(_SILENCE_S)  # the own commits have been seen
+        for n in range(3):
+            seen = changes.count
+            await _run(other, f"CREATE TABLE t_{n} (a)")
+            await changes.after(seen)
+    await other.close()
+
+
 class Disk:
     """A log that is written to long before its commit can be seen: after this many looks."""
 
@@ -303,7 +358,7 @@ class Disk:
     def hold(self) -> None:
         """There are no commits of its own."""
 
-    forget = release = hold
+    mute = forget = release = hold
 
     def __enter__(self) -> Self:
         return self

@@ -24,7 +24,7 @@ MIN_RECHECK_S: Final = 0.001
 """How long after a write to the log its commit is looked for, unless the bell rings before."""
 
 MAX_HOLD_S: Final = 0.008
-"""How long the events of others are left to the end of a commit of this process."""
+"""How long the events of others are left to the end of a commit of this process, or of a burst of them."""
 
 RUNG_RECHECK_S: Final = 0.016
 """When to look again after a bell: a program without one may have written to the log just before."""
@@ -178,11 +178,14 @@ class CommitEvents(Protocol):
     def hold(self) -> None:
         """Report nothing for a while: a commit of this process begins."""
 
+    def mute(self) -> None:
+        """Report nothing until `release`, at no cost for each event; the caller looks now and then."""
+
     def forget(self) -> None:
         """Forget the signs so far: the caller is about to look."""
 
     def release(self) -> None:
-        """Report signs again, with the ones since `hold`."""
+        """Report signs again, with the ones since `hold` or `mute`."""
 
     def __enter__(self) -> Self: ...
 
@@ -203,7 +206,7 @@ class WalAndBell:
             self._log = cleanup.enter_context(closing(_Watch(wal.parent, _MODIFY | _CREATE, self._hear_log)))
             self._bell = _Watch(bell, _ACCESS, self._hear_bell)
             cleanup.pop_all()
-        self._is_rung = self._is_written = self._is_held = False
+        self._is_rung = self._is_written = self._is_held = self._is_muted = False
         self._waiter: asyncio.Future[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -229,6 +232,12 @@ class WalAndBell:
         self._log.turn_off()
         self._wake_in(MAX_HOLD_S)
 
+    def mute(self) -> None:
+        """Report nothing until `release`: events stay in the kernel. A wait ends after a while."""
+        self._is_muted = True
+        self.hold()
+        self._bell.turn_off()
+
     def forget(self) -> None:
         """Forget the signs so far: the caller is about to look."""
         self._bell.read()
@@ -236,15 +245,16 @@ class WalAndBell:
         self._is_rung = self._is_written = False
 
     def release(self) -> None:
-        """Report signs again, with the ones since `hold`."""
-        self._is_held = False
+        """Report signs again, with the ones since `hold` or `mute`."""
+        self._is_held = self._is_muted = False
         if self._waiter is not None:
             self._wake_in(RUNG_RECHECK_S)
             self._listen()
 
     def _listen(self) -> None:
         """Begin to wait, also for what has come before."""
-        self._bell.turn_on()
+        if not self._is_muted:
+            self._bell.turn_on()
         if self._is_held:
             self._wake_in(MAX_HOLD_S)
         elif self._is_rung:
@@ -301,6 +311,9 @@ class NoSigns(NoEvents):
         return Sign.NONE
 
     def hold(self) -> None:
+        """Do nothing: there are no signs."""
+
+    def mute(self) -> None:
         """Do nothing: there are no signs."""
 
     def forget(self) -> None:

@@ -26,6 +26,8 @@ _POLL_INTERVAL_S: Final = 1.0
 _BURST_GAP_S: Final = 0.002
 _MIN_BURST_PAUSE_S: Final = 0.001
 _MAX_BURST_PAUSE_S: Final = 0.008
+_OWN_GAP_S: Final = 0.002
+_OWN_BURST: Final = 8
 
 
 class Listener(Protocol):
@@ -36,6 +38,36 @@ class Listener(Protocol):
 
     async def own_commit(self, commit: Awaitable[T]) -> T:
         """Await a commit of this process, after which it raises the count itself."""
+
+
+class _OwnCommits:
+    """Tells from the last commits of this process whether they follow each other closely."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._in_row = 0
+        self._is_under_way = False
+        self._ended = 0.0
+
+    def begin(self) -> None:
+        """Note that one begins."""
+        self._in_row = self._in_row + 1 if self._monotonic() - self._ended < _OWN_GAP_S else 0
+        self._is_under_way = True
+
+    def end(self) -> None:
+        """Note that it has ended."""
+        self._ended = self._monotonic()
+        self._is_under_way = False
+
+    @property
+    def are_burst(self) -> bool:
+        """Return whether there were several in quick succession."""
+        return self._in_row >= _OWN_BURST
+
+    @property
+    def are_over(self) -> bool:
+        """Return whether the last one ended a while ago."""
+        return not self._is_under_way and self._monotonic() - self._ended >= _OWN_GAP_S
 
 
 class WalListener:
@@ -64,6 +96,8 @@ class WalListener:
         self._monotonic = monotonic
         self._seen: int | None = None
         self._events: CommitEvents | None = None
+        self._own = _OwnCommits(monotonic)
+        self._unmuting: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
         """Listen to the bell and to the write-ahead log."""
@@ -72,6 +106,9 @@ class WalListener:
                 await self._listen(self._events)
             finally:
                 self._events = None
+                if self._unmuting is not None:
+                    self._unmuting.cancel()
+                    self._unmuting = None
 
     async def _listen(self, events: CommitEvents) -> None:
         self._seen = await self._version()
@@ -94,11 +131,25 @@ class WalListener:
     async def own_commit(self, commit: Awaitable[T]) -> T:
         """Await the commit, and take it in; also one of another process is visible to all that read then.
 
-        There is an event for each page that it writes. While one is under way, they are left to the end.
+        During a burst of such commits there are no events, only a look now and then: events of each commit
+        cost as much as the commit.
         """
         events = self._events
         if events is None:
             return await commit
+        self._own.begin()
+        try:
+            if self._unmuting is None and not self._own.are_burst:
+                return await self._take_in(events, commit)
+            if self._unmuting is None:
+                events.mute()
+                self._unmute_later(events)
+            return await commit
+        finally:
+            self._own.end()
+
+    async def _take_in(self, events: CommitEvents, commit: Awaitable[T]) -> T:
+        """Await the commit without its events: there is one for each page that it writes."""
         events.hold()
         try:
             result = await commit
@@ -107,6 +158,18 @@ class WalListener:
             return result
         finally:
             events.release()
+
+    def _unmute_later(self, events: CommitEvents) -> None:
+        loop = asyncio.get_running_loop()
+        self._unmuting = loop.call_later(_OWN_GAP_S, self._unmute_if_over, events)
+
+    def _unmute_if_over(self, events: CommitEvents) -> None:
+        """Report events again, also the ones of the burst, unless it goes on."""
+        if not self._own.are_over:
+            self._unmute_later(events)
+            return
+        self._unmuting = None
+        events.release()
 
     async def _version(self) -> int | None:
         try:
