@@ -69,7 +69,7 @@ def read_entry(line: bytes) -> LogEntry:
             record[name] = record[_TEXT_OF[name]] if name in unfit else _canonical(record[name])
         if isinstance(record["accepted"], bool):
             record["accepted"] = int(record["accepted"])
-        entry = LogEntry(*_columns(record), record.get("agent"), record.get("grant"))
+        entry = LogEntry._make((*_columns(record), *map(record.get, _ADDED_COLUMNS)))
         is_ours = isinstance(record["node_id"], str) and json_line(_record(entry, unfit)) == line
         if unfit:
             is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
