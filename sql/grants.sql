@@ -30,6 +30,10 @@ NOT EXISTS (
     WHERE scope_id = scope AND repository_id = repository AND agent_id IN (agent, '*')
       AND node IS NOT (SELECT node_id FROM mesh_owner WHERE scope_id = scope AND repository_id = repository))
 
+-- part: ALL_WITHOUT_GRANT
+-- The same as the first for each of several rows. Where no agent is admitted, that is looked up once for all of them.
+(NOT EXISTS (SELECT 1 FROM admitted_agents WHERE scope_id = scope AND repository_id = repository) OR WITHOUT_GRANT)
+
 -- part: GRANTED
 -- The agent may act by the grant `by_grant` or, if that is null, without one; if it is empty, the mesh itself acts. To
 -- use it, bind these names, and `scope` and `repository`, to any expressions:

@@ -15,7 +15,7 @@ from vox_mesh.errors import BadValue, NotGranted
 from vox_mesh.model.rhythm.budgets import Budget
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
-from vox_mesh.oplog.grants.permit import sql_for_agent
+from vox_mesh.oplog.grants.permit import sql_for_agent, sql_without_grants
 from vox_mesh.store.schema.statements import named
 from vox_mesh.store.script import Op, Script
 
@@ -68,6 +68,15 @@ def test_an_agent_that_names_no_grant_pays_for_no_look_at_grants(noun: str, name
         assert "FROM admitted_agents" in short
         assert ("FROM mesh_owner" in short) == (agent != "ann"), "an agent gains nothing from the owner"
         assert ("person:" in short) == (agent == "person:ann")
+
+
+def test_messages_that_name_no_grant_pay_for_one_look_at_the_admitted_agents() -> None:
+    whole = named("messages")["send"]
+    assert "FROM grants" in whole
+    short = sql_without_grants(whole)
+    assert "FROM grants" not in short
+    once, each = "FROM admitted_agents WHERE scope_id = ?2 AND repository_id = ?3)", "'sender_agent', '*')"
+    assert 0 < short.index(once) < short.index(each)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +50,30 @@ async def test_an_agent_sends_by_its_grant_until_it_is_revoked(
     with pytest.raises(NotGranted):
         await send(other, got)
     assert await other.messages.queries.listed(sender="ann") == []
+
+
+async def test_of_messages_that_are_stored_together_only_those_with_a_grant_are(
+    owner: MeshNode, other: MeshNode
+) -> None:
+    async def send_all(node: MeshNode) -> set[str]:
+        """Send from each of them at once, and return who was not refused."""
+        senders = ["ann", "bob", node.messages.node_id, "person:cid", "dan"]
+        sending = (node.messages.send("z", 1, sender=sender) for sender in senders)
+        sent = await asyncio.gather(*sending, return_exceptions=True)
+        assert all(isinstance(each, Message | NotGranted) for each in sent), sent
+        allowed = {each.sender_agent for each in sent if isinstance(each, Message)}
+        stored = await node.messages.inbox("z", limit=16)
+        assert {each.sender_agent for each in stored} == allowed
+        await node.messages.ack(*stored)
+        return allowed
+
+    assert await send_all(other) == {"ann", "bob", "other", "person:cid", "dan"}
+    await owner.grants.admit("ann")
+    await owner.grants.admit("bob")
+    await owner.grants.issue("bob", ["message.send to z"])
+    assert await send_all(other) == {"bob", "other", "person:cid", "dan"}
+    await owner.grants.set_strict(strict=True)
+    assert await send_all(owner) == {"bob", "owner", "person:cid"}
 
 
 async def test_no_agent_sends_or_acts_as_the_mesh(owner: MeshNode) -> None:

@@ -22,7 +22,7 @@ from tests.support.messages.messaging import (
 from tests.support.oplog.rivals import MEMORIES, at, overtaken
 from vox_mesh import DeferToAgent, Message
 from vox_mesh.errors import BadValue, MessageTaken
-from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, MessageState
+from vox_mesh.model.messages.records import MAX_NAME, MAX_PAYLOAD_BYTES, WRITTEN, MessageState
 from vox_mesh.node import MeshNode
 from vox_mesh.store import new_key
 
@@ -283,3 +283,32 @@ async def test_what_is_sent_is_stored_with_all_that_was_said_of_it(node: MeshNod
     assert before - 1_000 <= row["expires_ms"] - 60_000 <= await node.nodes.now_ms()
     assert row["expires_ms"] - row["ack_by_ms"] == 55_000
     assert (await found(node, sent)).state == MessageState.STORED
+
+
+async def test_messages_that_are_stored_together_keep_what_only_some_of_them_have(node: MeshNode) -> None:
+    key = new_key()
+    options: list[dict[str, Any]] = [
+        {"thread": "review"},
+        {"correlation": "r2"},
+        {"reply_to": key},
+        {"ttl": 60},
+        {"ack_within": 5},
+        {"traceparent": _TRACE},
+        {"to": "role:qa"},
+        {"to": "role:qa", "ordered": True},
+        {},
+    ]
+    await node.messages.send("z", 0, sender="a")  # opens the chain, for which the others would wait
+    for number, each in enumerate(options):
+        each |= {"to": each.get("to", "z"), "body": 1, "sender": f"a{number}"}
+    sent = await asyncio.gather(*(node.messages.send(**each) for each in options))
+    assert [(await found(node, each))[:WRITTEN] for each in sent] == [each[:WRITTEN] for each in sent]
+    rows = [await row_of(node, each) for each in sent]
+    assert [row["is_ordered"] for row in rows] == [1, 1, 1, 1, 1, 1, 0, 1, 1]
+    rare = ("thread_id", "correlation_id", "reply_to", "expires_ms", "ack_by_ms", "traceparent")
+    assert [[name for name in rare if row[name] is not None] for row in rows] == [
+        *([name] for name in rare),
+        [],
+        [],
+        [],
+    ]

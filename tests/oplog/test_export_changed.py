@@ -13,6 +13,7 @@ from tests.support.oplog.exports import exported, problems
 from vox_mesh.errors import BadSettings, ExportRefused
 from vox_mesh.model.oplog.chain import ANCHOR, SEAL
 from vox_mesh.node import MeshNode
+from vox_mesh.oplog import export
 from vox_mesh.oplog.export import verify_export
 from vox_mesh.store.script import Script, Statement, new_key
 
@@ -190,6 +191,23 @@ def test_a_damaged_file_is_named_with_the_line(log: Path, damage: Callable[[list
     log.write_bytes(b"".join(lines))
     with pytest.raises(ExportRefused, match=f"log.jsonl, line {number}: "):
         verify_export(log)
+
+
+@pytest.mark.parametrize("block", [1, 700, 1_000, 10_000])
+def test_an_entry_about_other_chains_is_found_wherever_a_block_of_the_file_ends(
+    log: Path, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = verify_export(log)
+    assert any(chain.anchored_to for chain in whole.chains)
+    monkeypatch.setattr(export, "_BLOCK_BYTES", block)
+    assert verify_export(log) == whole
+    lines = log.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines[1:-1], 2):
+        lines[number - 1] = line.replace(b'"payload":{', b'"payload":{"kind":"Anchor","x":0,')
+        log.write_bytes(b"".join(lines))
+        with pytest.raises(ExportRefused, match=f"log.jsonl, line {number}: "):
+            verify_export(log)
+        lines[number - 1] = line
 
 
 @pytest.mark.parametrize(

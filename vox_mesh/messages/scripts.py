@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 import orjson
 
 from vox_mesh.errors import MessageTaken, NotHolder
 from vox_mesh.model.messages.records import ROLE, WIRE_FIELDS, Message
-from vox_mesh.oplog.grants.permit import MESH_GRANT, sql_for_agent
+from vox_mesh.oplog.grants.permit import MESH_GRANT, sql_for_agent, sql_without_grants
 from vox_mesh.store.schema.statements import named, part
 from vox_mesh.store.script import Answer, Item, Script, Shape, Statement
 
@@ -54,6 +54,36 @@ def _message_id(item: Item) -> str | int | None:
     return item["message_uuid"]
 
 
+_OFTEN_UNSET: Final = frozenset(
+    (
+        "thread_id",
+        "correlation_id",
+        "reply_to",
+        "expires_ms",
+        "ack_by_ms",
+        "traceparent",
+        "agent_signature",
+        "grant",
+    )
+)
+
+
+def _send_sql(items: Sequence[Item]) -> str:
+    """Return the statement that stores these messages, which looks for nothing that none of them has.
+
+    A server takes half the time for it.
+    """
+    return _send_sql_without(_OFTEN_UNSET.difference(*items))
+
+
+@lru_cache(maxsize=256)
+def _send_sql_without(unset: frozenset[str]) -> str:
+    shorter = sql_without_grants(sql("send")) if "grant" in unset else sql("send")
+    for name in unset:
+        shorter = shorter.replace(f"value ->> '{name}'", "NULL")
+    return shorter
+
+
 _SEND: Final = Shape(
     "messages.send",
     (),
@@ -66,6 +96,7 @@ _SEND: Final = Shape(
     single_statement_for=lambda item: sql_for_agent(
         sql("send_one"), item["sender_agent"], item["sender_node"], item.get("grant")
     ),
+    answer_for=_send_sql,
     must_answer=True,
 )
 _CLAIM_ONE: Final = Shape(
@@ -139,11 +170,21 @@ def ack_on_arrival_script(message: Message) -> Script:
 
 
 def _wire_values(message: Message) -> dict[str, str | int | None]:
-    return {**dict(zip(WIRE_FIELDS, message, strict=False)), "agent_signature": message.agent_signature}
+    """Return what the sender wrote; a database takes longer for each value, even if it is unset."""
+    values: dict[str, str | int | None] = {
+        name: value for name, value in zip(WIRE_FIELDS, message, strict=False) if value is not None
+    }
+    if message.agent_signature is not None:
+        values["agent_signature"] = message.agent_signature
+    return values
 
 
 def _stored_values(message: Message, grant: str | None) -> dict[str, str | int | None]:
-    return {**_wire_values(message), "is_ordered": message.is_ordered, "grant": grant}
+    values = _wire_values(message)
+    values["is_ordered"] = message.is_ordered
+    if grant is not None:
+        values["grant"] = grant
+    return values
 
 
 def _checked_values(message: Message) -> dict[str, str | int | None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from vox_mesh.errors import MessageTaken, OutcomeUnknown, Refused
+from vox_mesh.errors import MessageTaken, NotGranted, OutcomeUnknown, Refused
 from vox_mesh.messages.acts import sending_acts, sending_uses
 from vox_mesh.messages.agent_signatures import AgentSignatures
 from vox_mesh.messages.relay_buffer import RelayBuffer
@@ -87,11 +88,11 @@ class MessageSender:
         left_s = self._time_left(timeout)
         identity = self._writer.identity  # loaded first: the clock ticks in its name
         with self.signing, tracing.sending(draft.traceparent, draft.receiver_agent) as carried:
-            unsigned = draft._replace(
-                hlc=str(self._clock.tick(self._clock.now_ms)),
-                sender_node=identity.node_id,
-                sender_incarnation=self._writer.incarnation,
-                traceparent=draft.traceparent or carried,
+            unsigned = draft.with_origin(
+                str(self._clock.tick(self._clock.now_ms)),
+                identity.node_id,
+                self._writer.incarnation,
+                draft.traceparent or carried,
             )
             if signed_by is not None:
                 unsigned = await self._agent_signatures.add(unsigned, signed_by)
@@ -130,6 +131,11 @@ class MessageSender:
             await self._open_chain(left_s)
         if permit is not None:
             return await self._write(message, extra, left_s, permit)
+        known = self._permits.known(message.sender_agent)
+        if known is not None:
+            with suppress(NotGranted):  # it needs a grant by now
+                return await self._write(message, extra, left_s, known)
+            self._permits.expect_grants(message.sender_agent)
         store = partial(self._write, message, extra, left_s)
         return await self._permitted(message, store, must_sign=make_statements is None)
 
@@ -180,7 +186,8 @@ class MessageSender:
     async def _write(
         self, message: Message, extra: Sequence[Statement], left_s: _TimeLeft, permit: Permit
     ) -> Outcome:
-        permit = permit.using(lambda: sending_uses(message))
+        if permit.limits is not None:
+            permit = permit.using(lambda: sending_uses(message))
         is_command = self._writer.identity.is_command
         if extra or permit.usage or is_command:
             statements = (*permit.guards, *extra)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ _VERSION: Final = 1
 _END_PREFIX: Final = b'{"entries":'
 _OF_OWNERS: Final = (INITIALISE, TRANSFER)
 _MAX_LINE_BYTES: Final = 64 * 2**20
+_BLOCK_BYTES: Final = 2**16
 
 
 class ExportHeader(NamedTuple):
@@ -175,7 +177,7 @@ def verify_export(
 
     The owner must have this key, and the chains these heads, which were recorded elsewhere.
     """
-    ends: dict[str, RecordedHead] = {}
+    ends: dict[str, LogEntry] = {}
     with _open(path) as file:
         header = _header(path, file.readline(_MAX_LINE_BYTES))
         recorded = "" if header.owner is None else header.owner.public_key
@@ -189,9 +191,7 @@ def verify_export(
             witness.hear(entry)
         check = LogCheck(witness)
         for entry in _entries_from_start(None, path, file, header):
-            ends[entry.node_id] = RecordedHead(
-                entry.node_id, entry.seq, entry.hash, f"the export {path.name}"
-            )
+            ends[entry.node_id] = entry
             if node_id in (None, entry.node_id):
                 check.check(entry)
         findings = _grant_findings(path, file, header, owners, node_id)
@@ -200,7 +200,9 @@ def verify_export(
     if owner_key is not None and owner_key not in keys:
         problem = f"the owner of the mesh is not {owner_key}, but {recorded or 'none'}"
         reports.append(ChainReport("", 0, 0, 0, problem))
-    return ExportVerification(header, reports, list(ends.values()), keys)
+    place = f"the export {path.name}"
+    last = [RecordedHead(each.node_id, each.seq, each.hash, place) for each in ends.values()]
+    return ExportVerification(header, reports, last, keys)
 
 
 def _grant_findings(
@@ -233,10 +235,19 @@ def _grant_findings(
 def _entries_from_start(
     kinds: Collection[str] | None, path: Path, file: BinaryIO, header: ExportHeader
 ) -> Iterator[LogEntry]:
-    """Yield the entries of these kinds, or of all, from the first line after the header on."""
+    """Yield the entries of these kinds, or of all, from the first line after the header on.
+
+    Only a pass over all of them finds what else is wrong with the file.
+    """
     file.seek(0)
     file.readline(_MAX_LINE_BYTES)
-    yield from _entries_of(kinds, path, file, header)
+    if kinds is None:
+        yield from (_entry(path, number, line, header) for number, line in _lines(path, file))
+        return
+    for number, line in _lines_of(kinds, file):
+        entry = _entry(path, number, line, header)
+        if entry.kind in kinds:
+            yield entry
 
 
 def _owners(entries: Iterator[LogEntry], header: ExportHeader, owner_key: str | None) -> Succession | None:
@@ -254,16 +265,20 @@ def _place(entry: LogEntry) -> int:
     return place if isinstance(place, int) else 0
 
 
-def _entries_of(
-    kinds: Collection[str] | None, path: Path, file: BinaryIO, header: ExportHeader
-) -> Iterator[LogEntry]:
-    """Yield the entries of these kinds, or of all."""
-    marks = [b'"kind":"%b"' % kind.encode() for kind in kinds or ()]
-    for number, line in _lines(path, file):
-        if kinds is None or any(mark in line for mark in marks):
-            entry = _entry(path, number, line, header)
-            if kinds is None or entry.kind in kinds:
-                yield entry
+def _lines_of(kinds: Collection[str], file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines that may be entries of these kinds: few, so that lines are not split first."""
+    mark = re.compile(b'"kind":"(?:%b)"' % "|".join(map(re.escape, kinds)).encode())
+    number = 2
+    while block := file.read(_BLOCK_BYTES):
+        block += file.readline(_MAX_LINE_BYTES)
+        counted = end = 0
+        while found := mark.search(block, end):
+            start = block.rfind(b"\n", end, found.start()) + 1 or end
+            end = block.find(b"\n", found.end()) + 1 or len(block)
+            number += block.count(b"\n", counted, start)
+            counted = start
+            yield number, block[start:end]
+        number += block.count(b"\n", counted)
 
 
 @contextmanager

@@ -251,8 +251,8 @@ class Shape:
     with the subject instead of the key. `single_statement` has the same effect for one script that is
     sent alone, without a transaction around it: `?1` is the scope, `?2` the repository, `IS_CURRENT` stands
     for the guard of the batch, and from `?7` on come the item's `single_statement_values`, of which `key` is
-    one. `single_statement_for` returns a shorter form of it that has the same effect for an item. A shape
-    with nothing but a `single_statement` is never merged.
+    one. A shape with nothing but a `single_statement` is never merged. `single_statement_for` returns a
+    shorter form of it that has the same effect for an item, `answer_for` one of `answer` for several items.
 
     `must_answer`: a script without rows was refused.
     """
@@ -267,6 +267,7 @@ class Shape:
     single_statement: str | None = None
     single_statement_values: tuple[str, ...] = ()
     single_statement_for: Callable[[Item], str] | None = None
+    answer_for: Callable[[Sequence[Item]], str] | None = None
     must_answer: bool = False
 
     @property

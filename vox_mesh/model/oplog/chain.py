@@ -101,10 +101,11 @@ def hash_of(
     # This is the canonical form: the keys are sorted, and the fast encoder writes text and small numbers
     # as the standard requires.
     is_named = agent is not None or grant is not None
-    contents = {
-        **({"agent": agent} if is_named else {}),
-        "deps": orjson.Fragment(deps),
-        **({"grant": grant} if is_named else {}),
+    contents: dict[str, Any] = {"agent": agent} if is_named else {}
+    contents["deps"] = orjson.Fragment(deps)
+    if is_named:
+        contents["grant"] = grant
+    contents |= {
         "hlc": hlc,
         "kind": kind,
         "node": node,

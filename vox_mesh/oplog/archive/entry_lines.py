@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import itemgetter
 from typing import Any, Final
 
 import orjson
@@ -14,7 +15,9 @@ from vox_mesh.model.oplog.chain import LogEntry
 
 _JSON_COLUMNS: Final = ("causal_deps", "payload")
 _TEXT_SUFFIX: Final = "_text"  # of a column that should be canonical JSON and is not
+_TEXT_OF: Final = {name: name + _TEXT_SUFFIX for name in _JSON_COLUMNS}
 _ADDED_COLUMNS: Final = ("agent", "grant")  # only in entries of version 2
+_columns: Final = itemgetter(*LogEntry._fields[: -len(_ADDED_COLUMNS)])
 
 
 def record_of(entry: LogEntry, *, max_depth: int | None = None) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def _record(entry: LogEntry, unfit: Collection[str]) -> dict[str, Any]:
     if entry.accepted in (0, 1):
         record["accepted"] = bool(entry.accepted)
     if unfit:
-        texts = {name + _TEXT_SUFFIX: getattr(entry, name) for name in unfit}
+        texts = {_TEXT_OF[name]: getattr(entry, name) for name in unfit}
         record = {name: value for name, value in record.items() if name not in unfit}
         record |= dict(sorted(texts.items()))
     return record
@@ -61,15 +64,15 @@ def read_entry(line: bytes) -> LogEntry:
     """Return the entry in a line. Raises `BadValue` unless it is the line that `record_of` leads to."""
     try:
         record = orjson.loads(line)
-        unfit = [name for name in _JSON_COLUMNS if name + _TEXT_SUFFIX in record]
+        unfit = [name for name in _JSON_COLUMNS if _TEXT_OF[name] in record]
         for name in _JSON_COLUMNS:
-            record[name] = record[name + _TEXT_SUFFIX] if name in unfit else _canonical(record[name])
+            record[name] = record[_TEXT_OF[name]] if name in unfit else _canonical(record[name])
         if isinstance(record["accepted"], bool):
             record["accepted"] = int(record["accepted"])
-        columns = (record[name] for name in LogEntry._fields if name in record or name not in _ADDED_COLUMNS)
-        entry = LogEntry(*columns)
+        entry = LogEntry._make((*_columns(record), *map(record.get, _ADDED_COLUMNS)))
         is_ours = isinstance(record["node_id"], str) and json_line(_record(entry, unfit)) == line
-        is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
+        if unfit:
+            is_ours = is_ours and not any(is_canonical(record[name]) for name in unfit)
     except orjson.JSONDecodeError as error:
         raise BadValue(f"it is not JSON: {error}") from None
     except (BadValue, KeyError, TypeError, AttributeError):

@@ -20,7 +20,7 @@ MESH_GRANT: Final = ""
 """In place of the id of a grant where none is needed: the mesh itself acts, or the grant was checked."""
 
 _SQL: Final = named("grants")
-_BOUND: Final = re.compile(r"(\?\d+) AS (\w+)")
+_BOUND: Final = re.compile(r"(\?\d+|value ->> '\w+') AS (\w+)")
 _BOUND_NAME: Final = re.compile(r"\b(scope|repository|agent|node)\b")
 
 
@@ -132,6 +132,11 @@ def sql_for_agent(sql: str, agent: object, node_id: object, grant_id: object) ->
     if isinstance(agent, str) and not agent.startswith("person:"):
         return _form(sql, "AGENT_WITHOUT_GRANT")
     return _form(sql, "WITHOUT_GRANT")
+
+
+def sql_without_grants(sql: str) -> str:
+    """Return the form of a statement that checks grants for each of several rows, none of which names one."""
+    return _form(sql, "ALL_WITHOUT_GRANT")
 
 
 @cache

@@ -22,7 +22,7 @@ from vox_mesh.errors import (
     NotGranted,
     NotStrict,
 )
-from vox_mesh.model.base.reserved import refuse_mesh_agent
+from vox_mesh.model.base.reserved import MESH_AGENT, refuse_mesh_agent
 from vox_mesh.model.oplog.verification import OWNER_ONLY
 from vox_mesh.nodes.clock import MeshClock
 from vox_mesh.oplog.grants.permit import Permit
@@ -130,6 +130,15 @@ class Permits:
         """Return the id of the next op of an agent: that of the approval which is applied, or a new one."""
         approved = _approved.get()
         return (None if approved is None else approved.key) or new_key()
+
+    def known(self, agent: str) -> Permit | None:
+        """Return the permit of an agent that needs no grant, as far as is known, for what is not logged.
+
+        The guard of the write decides. If it refuses the agent, or there is none, use `attempt`.
+        """
+        if self._must_be_strict or agent == MESH_AGENT or _approved.get() is not None:
+            return None
+        return self._known_permit(agent, is_logged=False)
 
     async def write_op(
         self,

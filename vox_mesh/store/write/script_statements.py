@@ -108,9 +108,11 @@ def _add_merged(batch: Batch, writer_id: WriterId, shape: Shape, run: Sequence[S
         batch.add(sql, values)
     if shape.answer is None:
         return None
+    short = shape.answer_for
+    answer = shape.answer if short is None else short([script.item for script in run])
     if shape.repeatable:
-        return batch.add(shape.answer, values, wants_rows=True)
-    sql = _merged_answer_sql(shape.answer, len(shape.columns))
+        return batch.add(answer, values, wants_rows=True)
+    sql = _merged_answer_sql(answer, len(shape.columns))
     return batch.add(sql, (items, *writer_id[:2]), wants_rows=True)
 
 
