@@ -309,6 +309,19 @@ async def test_what_a_burst_of_own_commits_writes_does_not_wake_the_loop(
 
 
 @on_linux
+async def test_own_commits_of_a_burst_are_not_heard_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(file_events, "MAX_HOLD_S", 0.001)
+    now = 0.0
+    async with _in_burst(tmp_path / "x.db", lambda: now) as (_, changes):
+        await asyncio.sleep(_SILENCE_S)
+        now += 1.0
+        await asyncio.sleep(_SILENCE_S)
+        assert changes.count == 1, "only the beginning of the listening counts"
+
+
+@on_linux
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_a_commit_of_another_is_heard_during_a_burst_of_own_ones_and_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, goes_on: bool

@@ -149,7 +149,9 @@ class WalListener:
             if self._unmuting is None:
                 events.mute()
                 self._unmute_later(events)
-            return await commit
+            result = await commit
+            self._seen = await self._version()  # otherwise the next look would report it
+            return result
         finally:
             self._own.end()
 
