@@ -144,7 +144,7 @@ class Outbox:
         if is_found or not route.is_relayed:
             self._relay_buffer.nudge(message.receiver_agent, message.message_uuid)
             return
-        message = message._replace(after=after)
+        message = message.with_predecessor(after)
         item = _RelayItem(message, stored, route)
         is_fresh, peer = self._directory.cached(message.receiver_agent)
         if is_fresh and route.node_url is None and message.after is not None and not self._unresolved:
@@ -173,7 +173,7 @@ class Outbox:
             item, peer = self._unresolved[0], None
             try:
                 if item.message.after is None and not await self._directory.is_first(item.message):
-                    item = item._replace(message=item.message._replace(after=UNKNOWN))
+                    item = item._replace(message=item.message.with_predecessor(UNKNOWN))
                 peer = await self._peer_of(item)
             except Exception as error:  # the message is left to be found in the database
                 self._faults.note(_TASK_NAME, error)

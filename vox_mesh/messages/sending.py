@@ -88,11 +88,11 @@ class MessageSender:
         left_s = self._time_left(timeout)
         identity = self._writer.identity  # loaded first: the clock ticks in its name
         with self.signing, tracing.sending(draft.traceparent, draft.receiver_agent) as carried:
-            unsigned = draft._replace(
-                hlc=str(self._clock.tick(self._clock.now_ms)),
-                sender_node=identity.node_id,
-                sender_incarnation=self._writer.incarnation,
-                traceparent=draft.traceparent or carried,
+            unsigned = draft.with_origin(
+                str(self._clock.tick(self._clock.now_ms)),
+                identity.node_id,
+                self._writer.incarnation,
+                draft.traceparent or carried,
             )
             if signed_by is not None:
                 unsigned = await self._agent_signatures.add(unsigned, signed_by)
@@ -186,7 +186,8 @@ class MessageSender:
     async def _write(
         self, message: Message, extra: Sequence[Statement], left_s: _TimeLeft, permit: Permit
     ) -> Outcome:
-        permit = permit.using(lambda: sending_uses(message))
+        if permit.limits is not None:
+            permit = permit.using(lambda: sending_uses(message))
         is_command = self._writer.identity.is_command
         if extra or permit.usage or is_command:
             statements = (*permit.guards, *extra)

@@ -88,6 +88,8 @@ class Settlement:
         All others are waited for, and also the ack of a relayed message, and of one whose lease is nearly
         over. Return whether the database has recorded all.
         """
+        if not self._consumers:
+            return await self.ack(messages)
         queue = self._claims.acks
         if queue.is_full and any(self._loop_of(each) is not None for each in messages):
             await queue.wait_for_room()

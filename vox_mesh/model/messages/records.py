@@ -147,9 +147,17 @@ class Message(NamedTuple):
         """Return the thread that a reply to it belongs to."""
         return self.thread_id or self.message_uuid
 
+    def with_origin(self, hlc: str, node: str, incarnation: int | None, traceparent: str | None) -> Message:
+        """Return the draft with its time, node and trace; faster than by the names of the fields."""
+        return Message._make((*self[:_ORIGIN], hlc, node, incarnation, traceparent, *self[WRITTEN:]))
+
     def with_signature(self, signature: str) -> Message:
         """Return the message with this signature; faster than by the name of the field."""
         return Message._make((*self[:WRITTEN], signature, *self[WRITTEN + 1 :]))
+
+    def with_predecessor(self, after: str | None) -> Message:
+        """Return the message after another one of its pair; faster than by the name of the field."""
+        return Message._make((*self[:_AFTER], after, *self[_AFTER + 1 :]))
 
     def signed_text(self, scope_id: str, repository_id: str) -> bytes:
         """Return the signed text: a kind, the mesh, and all fields that the sender wrote."""
@@ -178,6 +186,9 @@ def signed_order(
 
 WRITTEN: Final = Message._fields.index("signature")
 """How many fields of a message its sender wrote and signed."""
+
+_ORIGIN: Final = Message._fields.index("hlc")
+_AFTER: Final = Message._fields.index("after")
 
 WIRE_FIELDS: Final = Message._fields[: WRITTEN + 1]
 """The fields that travel, in this order."""

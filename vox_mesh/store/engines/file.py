@@ -232,7 +232,9 @@ class FileEngine:
 
     async def data_version(self) -> int:
         """Return a number that changes with every commit of another connection, in any process."""
-        watching = self._watching or await self._reader.do(self._watch)
+        watching = self._watching
+        if watching is None:
+            watching = await self._reader.do(self._watch)
         try:
             version: int = watching.execute(_DATA_VERSION).fetchone()[0]
         except sqlite3.Error as error:
