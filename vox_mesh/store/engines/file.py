@@ -242,7 +242,7 @@ class FileEngine:
         return version
 
     def _watch(self) -> sqlite3.Connection:
-        """Open the watching connection in the reading thread: once, and known to `close` as soon as it is."""
+        """Open the watching connection in the reading thread: once, and not after `close`."""
         if self._watching is None:
             self._watching = _open_watching(self._path)
         return self._watching
