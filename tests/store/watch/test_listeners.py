@@ -329,6 +329,26 @@ async def test_a_commit_of_another_is_heard_during_a_burst_of_own_ones_and_after
     await other.close()
 
 
+@on_linux
+async def test_who_answers_the_commits_of_another_goes_on_listening_to_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(WalAndBell, "mute", lambda _: pytest.fail("the next commit would be heard late"))
+    path, changes = tmp_path / "x.db", Changes()
+    engine, other = await FileEngine.open(path), await FileEngine.open(path)
+    listener = WalListener(
+        Path(f"{path}-wal"), turn_path(path), engine.data_version, changes, monotonic=lambda: 0.0
+    )
+    async with _listening(listener, changes):
+        for n in range(20):
+            seen = changes.count
+            await _run(other, f"CREATE TABLE t_{n} (a)")
+            await changes.after(seen)
+            await listener.own_commit(_run(engine, f"CREATE TABLE own_{n} (a)"))
+    await engine.close()
+    await other.close()
+
+
 class Disk:
     """A log that is written to long before its commit can be seen: after this many looks."""
 

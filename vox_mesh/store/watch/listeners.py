@@ -26,7 +26,7 @@ _POLL_INTERVAL_S: Final = 1.0
 _BURST_GAP_S: Final = 0.002
 _MIN_BURST_PAUSE_S: Final = 0.001
 _MAX_BURST_PAUSE_S: Final = 0.008
-_OWN_GAP_S: Final = 0.002
+_OWN_GAP_S: Final = 0.004
 _OWN_BURST: Final = 8
 
 
@@ -54,6 +54,10 @@ class _OwnCommits:
         self._in_row = self._in_row + 1 if self._monotonic() - self._ended < _OWN_GAP_S else 0
         self._is_under_way = True
 
+    def interrupt(self) -> None:
+        """Note that another process has committed: this one may be waiting for the next such commit."""
+        self._in_row = 0
+
     def end(self) -> None:
         """Note that it has ended."""
         self._ended = self._monotonic()
@@ -61,7 +65,7 @@ class _OwnCommits:
 
     @property
     def are_burst(self) -> bool:
-        """Return whether there were several in quick succession."""
+        """Return whether there were several in quick succession, and no others between them."""
         return self._in_row >= _OWN_BURST
 
     @property
@@ -122,6 +126,7 @@ class WalListener:
             version = await self._version()
             if version != self._seen:
                 self._seen = version
+                self._own.interrupt()
                 self._changes.bump()
                 if rest:
                     await asyncio.sleep(rest)
