@@ -73,7 +73,7 @@ async def test_a_file_of_an_earlier_version_opens_on_a_full_disk(
 async def test_closing_leaves_no_log_though_two_have_just_looked_for_commits_of_others(
     tmp_path: Path,
 ) -> None:
-    """Otherwise, the file alone would not be a copy, and a log left next to another file would damage that."""
+    """Else the file alone would not be a copy, and a log left next to another file would damage that."""
     path = tmp_path / "x.db"
     engine = await FileEngine.open(path)
     looks = [asyncio.ensure_future(engine.data_version()) for _ in range(2)]
