@@ -70,6 +70,19 @@ async def test_a_file_of_an_earlier_version_opens_on_a_full_disk(
     assert descriptors() == before
 
 
+async def test_closing_leaves_no_log_though_two_have_just_looked_for_commits_of_others(
+    tmp_path: Path,
+) -> None:
+    """Else the file alone would not be a copy, and a log left next to another file would damage that."""
+    path = tmp_path / "x.db"
+    engine = await FileEngine.open(path)
+    looks = [asyncio.ensure_future(engine.data_version()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await engine.close()
+    await asyncio.gather(*looks, return_exceptions=True)
+    assert _names_in(tmp_path) == {"x.db", "x.db.turn"}
+
+
 async def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "x.db"
     settings = load_settings(enabled=True, db_path=path, home_dir=tmp_path / "vox")

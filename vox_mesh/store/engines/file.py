@@ -232,13 +232,20 @@ class FileEngine:
 
     async def data_version(self) -> int:
         """Return a number that changes with every commit of another connection, in any process."""
-        if self._watching is None:
-            self._watching = await self._reader.do(lambda: _open_watching(self._path))
+        watching = self._watching
+        if watching is None:
+            watching = await self._reader.do(self._watch)
         try:
-            version: int = self._watching.execute(_DATA_VERSION).fetchone()[0]
+            version: int = watching.execute(_DATA_VERSION).fetchone()[0]
         except sqlite3.Error as error:
             raise sqlite.query_error(sqlite.step_error(error)) from None
         return version
+
+    def _watch(self) -> sqlite3.Connection:
+        """Open the watching connection in the reading thread: once, and not after `close`."""
+        if self._watching is None:
+            self._watching = _open_watching(self._path)
+        return self._watching
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Ask]:
