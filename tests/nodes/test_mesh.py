@@ -309,6 +309,7 @@ async def test_while_the_database_is_away_no_heartbeat_is_kept_and_ticks_resume(
             spool = (await node.store.status()).spool
             assert spool is not None
             assert spool.depth == 0
+            await observer.store.synced()
             before = await observer.nodes.find(node_id)
             assert before is not None
             await proxy.accept()

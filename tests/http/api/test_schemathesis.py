@@ -159,6 +159,7 @@ def _is_allowed(case: Any) -> bool:
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # the node draws its pauses meanwhile
 @pytest.mark.parametrize("operation", a_third(OPERATIONS), ids=lambda each: each.name)
 def test_every_operation_answers_as_the_document_says(operation: Operation, running: Running) -> None:
     # Not by `schema.parametrize()`: each worker would make the requests of all operations when it collects.

@@ -312,12 +312,20 @@ async def test_what_a_burst_of_own_commits_writes_does_not_wake_the_loop(
 async def test_own_commits_of_a_burst_are_not_heard_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(file_events, "MAX_HOLD_S", 0.001)
+    monkeypatch.setattr(file_events, "MAX_HOLD_S", 3_600.0)  # a look during a commit may report that
+    monkeypatch.setattr(listeners, "_POLL_INTERVAL_S", 3_600.0)
+    looked, data_version = asyncio.Event(), FileEngine.data_version
+
+    async def look(engine: FileEngine) -> int:
+        looked.set()
+        return await data_version(engine)
+
+    monkeypatch.setattr(FileEngine, "data_version", look)
     now = 0.0
     async with _in_burst(tmp_path / "x.db", lambda: now) as (_, changes):
-        await asyncio.sleep(_SILENCE_S)
+        looked.clear()
         now += 1.0
-        await asyncio.sleep(_SILENCE_S)
+        await looked.wait()
         assert changes.count == 1, "only the beginning of the listening counts"
 
 
