@@ -20,6 +20,7 @@ _DEADLINE_S: Final = 600.0
 _TESTS: Final = Path(__file__).parents[2] / "tests"
 FOLDERS: Final = {
     Instrument.ATTACKS: _TESTS / "attacks",
+    Instrument.STORE: _TESTS / "store",
     Instrument.STEPS: _TESTS / "jobs" / "steps",
     Instrument.FRAMEWORKS: _TESTS / "integrations",
 }

@@ -23,6 +23,7 @@ class Instrument(StrEnum):
     FILE = "chaos on a file"
     SERVER = "chaos on sqld"
     ATTACKS = "the tests of attacks"
+    STORE = "the tests of the store"
     STEPS = "the tests of durable steps"
     FRAMEWORKS = "the tests of frameworks"
     HOSTILE = "an attack on a mesh"

@@ -10,6 +10,7 @@ from proof.mutants.backups import BACKUP_PLANTS
 from proof.mutants.commands import COMMAND_PLANTS
 from proof.mutants.discovery import DISCOVERY_PLANTS
 from proof.mutants.disk import DISK_PLANTS
+from proof.mutants.file import FILE_PLANTS
 from proof.mutants.frameworks import FRAMEWORK_PLANTS
 from proof.mutants.grants import GRANT_PLANTS
 from proof.mutants.hooks import HOOK_PLANTS
@@ -35,6 +36,7 @@ PLANTS: Final = {
         STORE_PLANTS,
         SCHEMA_PLANTS,
         DISK_PLANTS,
+        FILE_PLANTS,
         LOG_PLANTS,
         BACKUP_PLANTS,
         MESSAGE_PLANTS,

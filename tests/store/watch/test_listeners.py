@@ -340,7 +340,7 @@ async def test_a_commit_of_another_is_heard_during_a_burst_of_own_ones_and_after
     monkeypatch.setattr(listeners, "_RECHECKS_S", {})
     now = 0.0
     other = await FileEngine.open(tmp_path / "x.db")
-    async with _in_burst(tmp_path / "x.db", lambda: now) as (_, changes):
+    async with _in_burst(tmp_path / "x.db", lambda: now) as (_, changes), asyncio.timeout(_PATIENCE_S):
         now += 0.0 if goes_on else 1.0
         await asyncio.sleep(_SILENCE_S)  # the own commits have been seen
         for n in range(3):
