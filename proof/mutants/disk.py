@@ -59,4 +59,30 @@ DISK_PLANTS: Final = (
         ("chains-complete", "messages-acked", "messages-once"),
         instrument=Instrument.SERVER,
     ),
+    PlantedBug(
+        "uncounted-commit-unseen",
+        "a read of the primary counts as a read of the commits that the server had counted by then",
+        (
+            Code(
+                "vox_mesh.store.replica.read_watermark:ReadWatermark.note",
+                "if not has_committed and frame",
+                "if frame is None and frame",
+            ),
+        ),
+        ("test_a_read_may_show_one_commit_more_than_it_says",),
+        instrument=Instrument.STORE,
+    ),
+    PlantedBug(
+        "read-taken-for-commit",
+        "the answer to a request that has changed nothing counts as one that has",
+        (
+            Code(
+                "vox_mesh.store.engines.hrana.codec:has_committed",
+                "return decoded.committed and any(",
+                "return decoded.committed or any(",
+            ),
+        ),
+        ("test_an_engine_says_which_answers_are_of_commits",),
+        instrument=Instrument.STORE,
+    ),
 )

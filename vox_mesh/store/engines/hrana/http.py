@@ -50,7 +50,10 @@ class HttpEngine:
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         try:
-            return codec.decode_batch(await self._result(_batch(batch), batch.patience_s))
+            answer = await self._result(_batch(batch), batch.patience_s)
+            result = codec.decode_batch(answer)
+            self._note(codec.last_frame(answer), 0, codec.has_committed(answer, result))
+            return result
         except UnreadableText as error:
             if batch.is_single_statement:  # it took effect before its rows were read
                 raise NoAnswer(str(error), hint=error.hint) from None
@@ -75,7 +78,9 @@ class HttpEngine:
         return await self._fallback.query(statement)
 
     async def _ask(self, statement: Statement) -> Rows:
-        return codec.decode_rows(await self._result(_execute(statement)))
+        result = await self._result(_execute(statement))
+        self._note(codec.last_frame(result), 0, False)
+        return codec.decode_rows(result)
 
     async def _describe(self, sql: str) -> dict[str, Any]:
         answer = await self._exchange([{"type": "describe", "sql": sql}, _CLOSE])
@@ -104,7 +109,6 @@ class HttpEngine:
     async def _result(self, request: dict[str, Any], patience_s: float = 0.0) -> dict[str, Any]:
         answer = await self._exchange([request, _CLOSE], patience_s=patience_s)
         result: dict[str, Any] = _first_response(answer)["result"]
-        self._note(codec.last_frame(result), 0)
         return result
 
     async def _exchange(
