@@ -100,12 +100,10 @@ def hash_of(
     """Return the hash of an entry, given the canonical texts of its dependencies and payload."""
     # This is the canonical form: the keys are sorted, and the fast encoder writes text and small numbers
     # as the standard requires.
-    is_named = agent is not None or grant is not None
-    contents: dict[str, Any] = {"agent": agent} if is_named else {}
-    contents["deps"] = orjson.Fragment(deps)
-    if is_named:
-        contents["grant"] = grant
-    contents |= {
+    contents: dict[str, Any] = {
+        "agent": agent,
+        "deps": orjson.Fragment(deps),
+        "grant": grant,
         "hlc": hlc,
         "kind": kind,
         "node": node,
@@ -114,8 +112,11 @@ def hash_of(
         "prev": prev,
         "repository": repository,
         "seq": seq,
-        "v": _VERSION_WITH_AGENT if is_named else _VERSION,
+        "v": _VERSION_WITH_AGENT,
     }
+    if agent is None and grant is None:
+        del contents["agent"], contents["grant"]
+        contents["v"] = _VERSION
     return hashlib.sha3_256(orjson.dumps(contents)).hexdigest()
 
 

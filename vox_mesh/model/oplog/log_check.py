@@ -44,6 +44,7 @@ class _ChainCheck:
         self.entries = self.sealed_to = self.anchored_to = 0
         self.fault: tuple[str, int | None, str | None] | None = None
         self._deleted = witness.deleted
+        self._has_deletions = bool(self._deleted)
         self._has_crossed = False
         self._sealed = self._verified = checkpoint
         if checkpoint is not None:
@@ -65,7 +66,7 @@ class _ChainCheck:
         self.entries += 1
         if self.fault is not None:
             return
-        is_leftover = bool(self._deleted) and self._deleted.may_lack(entry)
+        is_leftover = self._has_deletions and self._deleted.may_lack(entry)
         try:
             problem = _bad_contents(entry) if is_leftover else self._problem(entry)
         except READ_ERRORS as error:
@@ -129,7 +130,7 @@ class _ChainCheck:
             return "its verdict is written as none is"
         if self._last is not None and place <= self._last.id:
             return "it was committed before the entry before it"
-        if self._deleted and self._deleted.is_backdated(entry):
+        if self._has_deletions and self._deleted.is_backdated(entry):
             return "it lies among archived entries, and no segment has it"
         if accepted == 1 and reason is None and result is None:
             return None  # nearly all of them
