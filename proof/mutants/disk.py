@@ -60,29 +60,27 @@ DISK_PLANTS: Final = (
         instrument=Instrument.SERVER,
     ),
     PlantedBug(
-        "uncounted-commit-unseen",
-        "a read of the primary counts as a read of the commits that the server had counted by then",
+        "query-taken-as-exact",
+        "the position of a query's answer is taken as exact, though the query may have seen one commit more",
         (
             Code(
-                "vox_mesh.store.replica.read_watermark:ReadWatermark.note",
-                "if not has_committed and frame",
-                "if frame is None and frame",
+                "vox_mesh.store.replica.read_watermark:ReadWatermark.note", "if is_query and", "if False and"
             ),
         ),
-        ("test_a_read_may_show_one_commit_more_than_it_says",),
+        ("test_a_query_may_show_one_commit_more_than_it_says",),
         instrument=Instrument.STORE,
     ),
     PlantedBug(
-        "read-taken-for-commit",
-        "the answer to a request that has changed nothing counts as one that has",
+        "hello-of-unknown-position",
+        "the answer to a write over a new connection counts as a hello at the position seen before",
         (
             Code(
-                "vox_mesh.store.engines.hrana.codec:has_committed",
-                "return decoded.committed and any(",
-                "return decoded.committed or any(",
+                "vox_mesh.store.replica.read_watermark:ReadWatermark.latest_position",
+                "return None if frame is None or log_id is None else (log_id, frame)",
+                "return None if self._position is None else self._position[:2]",
             ),
         ),
-        ("test_an_engine_says_which_answers_are_of_commits",),
+        ("test_only_an_answer_whose_log_is_known_has_a_position",),
         instrument=Instrument.STORE,
     ),
 )

@@ -60,7 +60,7 @@ class LibsqlClientEngine:
         except BaseException as error:
             await self._drop()
             raise self._convert_error(error) from None
-        self._note(None, 0, True)  # the package does not expose the frame
+        self._note(None, 0, False)  # the package does not expose the frame
         return result
 
     async def _walk(self, transaction: Any, batch: Batch) -> BatchResult:
@@ -98,7 +98,7 @@ class LibsqlClientEngine:
     async def query(self, statement: Statement) -> Rows:
         """Run a query."""
         rows = await self._query(await self._open_client(), statement)
-        self._note(None, 0, False)
+        self._note(None, 0, True)
         return rows
 
     @asynccontextmanager

@@ -36,13 +36,13 @@ Ask = Callable[[Statement], Awaitable[Rows]]
 
 Note = Callable[[int | None, int, bool], None]
 """Called with each server answer: the last frame of the server's log, the number of the connection, and
-whether the request has committed a change.
+whether it answers a query.
 
 The frame is `None` if the server did not report it; the connection is 0 if it is not kept open.
 """
 
 
-def ignore_note(_frame: int | None, _connection: int, _has_committed: bool) -> None:
+def ignore_note(_frame: int | None, _connection: int, _is_query: bool) -> None:
     """Do nothing: a `Note` for callers that do not track log positions."""
 
 

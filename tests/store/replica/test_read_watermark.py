@@ -36,7 +36,7 @@ class ServerRun:
 
 @dataclass
 class Line:
-    """A connection, and the answers on their way: the frame named, the commits seen, whether it made one."""
+    """A connection, and the answers on their way: the frame named, the commits seen, whether of a query."""
 
     number: int
     life: ServerRun
@@ -86,34 +86,34 @@ class World:
     def answer(self) -> None:
         """The server answers over a connection that is still good.
 
-        A read may come between a commit and the count of its frames.
+        A query may come between a commit and the count of its frames.
         """
         line = self.random.choice(self.lines)
         if line.life is not self.life:
             return
         chance = self.random.random()
-        has_committed = chance < 0.3
-        if has_committed:
+        is_query = chance > 0.4
+        if chance < 0.3:
             self.write()
         frame = None if chance > 0.95 else len(self.life.frames) - 1
         seen = self.commits
-        if not has_committed and self.random.random() < 0.2:
+        if is_query and self.random.random() < 0.2:
             self.write()
             seen = self.commits
-        line.answers.append((frame, seen, has_committed))
+        line.answers.append((frame, seen, is_query))
 
     def answer_unkept(self) -> None:
         """An answer to a request of its own connection."""
         self.seen = max(self.seen, self.commits)
-        self.floor.note(len(self.life.frames) - 1, 0, False)
+        self.floor.note(len(self.life.frames) - 1, 0, True)
 
     def receive(self) -> None:
         """An answer comes in, be it after the server's death."""
         line = self.random.choice(self.lines)
         if line.answers:
-            frame, commits, has_committed = line.answers.popleft()
+            frame, commits, is_query = line.answers.popleft()
             self.seen = max(self.seen, commits)
-            self.floor.note(frame, line.number, has_committed)
+            self.floor.note(frame, line.number, is_query)
 
     # --- its copy ---
 
@@ -198,7 +198,7 @@ class World:
 
 @many
 @given(st.integers(0, 2**32))
-@example(25)  # a read between a commit and the count of its frames
+@example(251)  # a query between a commit and the count of its frames
 @example(35_129)  # answers of a dead server between two of the living one
 def test_what_was_reported_is_never_missing_and_a_hello_later_all_is_well(seed: int) -> None:
     world = World(Random(seed))
@@ -236,7 +236,7 @@ def test_nothing_seen_is_nothing_to_miss() -> None:
 def test_an_answer_of_an_unknown_log_is_met_by_what_was_asked_later_only() -> None:
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
-    floor.note(5, 1, True)
+    floor.note(5, 1, False)
     for as_of in (9.0, 10.0):  # of two things at the same moment no one knows which came first
         assert not floor.is_met_by("a", 1_000, as_of)
         assert floor.needs_hello("a", as_of)
@@ -246,10 +246,10 @@ def test_an_answer_of_an_unknown_log_is_met_by_what_was_asked_later_only() -> No
 def test_a_connection_that_a_hello_has_placed_needs_no_other() -> None:
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
-    floor.note(5, 1, True)
+    floor.note(5, 1, False)
     floor.place("a", 11.0)
     clock.now = 20.0
-    floor.note(8, 1, True)
+    floor.note(8, 1, False)
     assert not floor.is_met_by("a", 8, 11.0)
     assert not floor.needs_hello("a", 11.0)
     assert floor.is_met_by("a", 9, 11.0)
@@ -257,47 +257,59 @@ def test_a_connection_that_a_hello_has_placed_needs_no_other() -> None:
     assert floor.needs_hello("b", 11.0)
 
 
-def test_a_read_may_show_one_commit_more_than_it_says() -> None:
+def test_a_query_may_show_one_commit_more_than_it_says() -> None:
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
-    floor.note(5, 1, True)
+    floor.note(5, 1, False)
     floor.place("a", 11.0)
     clock.now = 20.0
-    floor.note(8, 1, False)
+    floor.note(8, 1, True)
     assert not floor.is_met_by("a", 9, 20.0)
     assert floor.needs_hello("a", 20.0), "there may be no other commit"
     assert floor.is_met_by("a", 9, 20.1)
     assert floor.is_met_by("a", 10, 11.0), "commits are taken in whole, so it has the next one"
     clock.now = 30.0
-    floor.note(9, 1, True)
+    floor.note(9, 1, False)
     assert floor.is_met_by("a", 10, 11.0)
     assert not floor.needs_hello("a", 11.0)
-    floor.note(8, 1, False)
+    floor.note(8, 1, True)
     assert floor.is_met_by("a", 10, 11.0), "what it may show more is counted already"
+
+
+def test_only_an_answer_whose_log_is_known_has_a_position() -> None:
+    clock = Clock(10.0)
+    floor = ReadWatermark(clock)
+    floor.note(9, 1, True)
+    floor.place("a", 11.0)
+    assert floor.latest_position == ("a", 9)
+    floor.note(14, 2, False)
+    assert floor.latest_position is None, "it may be far beyond the position known before"
+    floor.note(None, 1, False)
+    assert floor.latest_position is None
 
 
 def test_a_hello_of_before_places_no_connection() -> None:
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
-    floor.note(5, 1, True)
+    floor.note(5, 1, False)
     floor.place("a", 10.0)
     clock.now = 20.0
-    floor.note(6, 1, True)
+    floor.note(6, 1, False)
     assert not floor.is_met_by("a", 1_000, 15.0)
 
 
 def test_an_answer_that_comes_late_from_an_older_log_takes_nothing_back() -> None:
     clock = Clock(10.0)
     floor = ReadWatermark(clock)
-    floor.note(5, 1, True)
+    floor.note(5, 1, False)
     floor.place("a", 11.0)
     clock.now = 12.0
-    floor.note(0, 2, True)
+    floor.note(0, 2, False)
     floor.place("b", 13.0)
     clock.now = 14.0
-    floor.note(3, 2, True)
+    floor.note(3, 2, False)
     clock.now = 15.0
-    floor.note(6, 1, True)
+    floor.note(6, 1, False)
     assert not floor.is_met_by("a", 7, 11.0), "it lacks what was seen in the newer log"
     assert floor.is_met_by("b", 4, 15.1)
 
@@ -306,7 +318,7 @@ def test_however_many_connections_there_were_the_floor_stays_small() -> None:
     clock = Clock()
     floor = ReadWatermark(clock)
     for connection in range(1, 1_000):
-        floor.note(0, connection, True)
+        floor.note(0, connection, False)
         clock.now += 1
         floor.place("a", clock.now)
     assert len(floor._logs) + len(floor._unknown) < 100

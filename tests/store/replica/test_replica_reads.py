@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from proof.chaos.proxy import NetworkConditions, Proxy
 from tests.support.replica.standing import standing, until, until_in_touch
 from tests.support.running.lengths import cases_in_soak
 from tests.support.store.counting import HELLO, counting
@@ -33,6 +34,7 @@ _DRIVERS: Final = (Driver.WS, Driver.HTTP, Driver.LIBSQL_CLIENT)
 _PATIENCE_S: Final = 30.0
 _PROMPT_S: Final = 4.0
 _NOTICED_S: Final = 5.0
+_FAR_S: Final = 0.04
 
 
 @pytest.fixture(scope="module")
@@ -362,3 +364,20 @@ async def test_closed_while_the_server_is_frozen_it_ends_promptly(tmp_path: Path
     ends = asyncio.gather(asking, watching, return_exceptions=True)
     await _assert_ends_promptly(store, before)
     assert [type(end) for end in await ends] == [StoreClosed, StoreClosed]
+
+
+# --- a server far away ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", [Driver.WS, Driver.HTTP], ids=str)
+async def test_the_replica_of_a_server_far_away_answers_after_a_read_of_the_primary(
+    driver: Driver, tmp_path: Path, primary: Server
+) -> None:
+    case = HomeCase(Backend.SERVER, driver, ReplicaChoice.AUTO)
+    async with Proxy(primary.port) as proxy:
+        proxy.set_conditions(NetworkConditions(delay_s=_FAR_S))
+        async with await open_store(case.settings(tmp_path, primary, db_url=proxy.url)) as store:
+            await until_in_touch(store)
+            for _ in range(3):
+                assert (await store.read("SELECT 1", fresh=True)).age_s == 0
+                assert (await store.read("SELECT 1")).age_s > 0

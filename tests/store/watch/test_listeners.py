@@ -497,7 +497,7 @@ class Primary:
         self.asked.bump()
         if self.is_away:
             raise Unreachable("gone")
-        self.floor.note(self.frame, 1, True)
+        self.floor.note(self.frame, 1, False)
 
 
 @pytest.fixture

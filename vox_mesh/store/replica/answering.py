@@ -17,6 +17,10 @@ from vox_mesh.store.watch.changes import ChangeCount, Changes
 _WATERMARK_WAIT_S: Final = 0.05
 """How long a read waits for the copy to meet the watermark; then the primary answers."""
 
+_HELLO_WAIT_FACTOR: Final = 2
+_MAX_HELLO_WAIT_S: Final = 1.0
+"""How long it waits for the answer to a hello if the last one took long."""
+
 REFRESH_INTERVAL_S: Final = 2.0
 NEVER: Final = -float("inf")
 
@@ -58,6 +62,7 @@ class AnsweringReplica(ABC):
         self._error = ""
         self._fault: Exception | None = None
         self._as_of = NEVER
+        self._hello_s = 0.0  # how long the last hello took
         self._progress = ChangeCount()
         self._refresh_requested = asyncio.Event()
 
@@ -155,10 +160,12 @@ class AnsweringReplica(ABC):
         watermark = copy(
             self._watermark
         )  # fixed now: this read need not include what others see while it waits
+        wait_s = _WATERMARK_WAIT_S
         if watermark.needs_hello(self._copy_state.log_id, self._as_of):
             self._refresh_requested.set()
+            wait_s = max(wait_s, min(_HELLO_WAIT_FACTOR * self._hello_s, _MAX_HELLO_WAIT_S))
         try:
-            async with asyncio.timeout(_WATERMARK_WAIT_S):
+            async with asyncio.timeout(wait_s):
                 while self._is_stale or not self._meets(watermark):
                     await self._progress.after(self._progress.count)
         except TimeoutError:

@@ -37,7 +37,7 @@ class PendingHellos:
 
         Return whether it was used.
 
-        `held` is the copy's log and its next frame, `answered` the highest position that any answer had.
+        `held` is the copy's log and its next frame, `answered` the position of that answer, if it is known.
         """
         if answered is None or asked_at < self._wrote_at + _WRITE_INTERVAL_S:
             return False

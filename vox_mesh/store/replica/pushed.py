@@ -211,6 +211,7 @@ class PushedReplica(ReplicaFollower):
 
     def _handle_hello(self, asked_at: float, held: int, hello: Hello) -> None:
         """Process a hello that was sent at `asked_at`, when the copy had `held` frames."""
+        self._hello_s = self._monotonic() - asked_at
         self._watermark.place(hello.log_id, asked_at)
         if hello.log_id != self._copy.log_id or hello.next_frame < held:
             raise Restarted("the primary has begun another log")
@@ -236,7 +237,7 @@ class PushedReplica(ReplicaFollower):
             self._refresh_requested.set()
         elif self.is_in_touch:
             held = self._copy.log_id, self._copy.next_frame
-            if self._pending_hellos.add_write(asked_at, self._watermark.highest, held):
+            if self._pending_hellos.add_write(asked_at, self._watermark.latest_position, held):
                 self._settle_hellos()
 
     def _note_received(self) -> None:

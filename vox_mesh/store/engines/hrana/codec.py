@@ -75,11 +75,6 @@ def last_frame(result: dict[str, Any]) -> int | None:
     return None if index is None else int(index)
 
 
-def has_committed(result: dict[str, Any], decoded: BatchResult) -> bool:
-    """Return whether a batch has changed any row and was committed."""
-    return decoded.committed and any(step and step["affected_row_count"] for step in result["step_results"])
-
-
 def parse(body: str | bytes) -> dict[str, Any]:
     """Parse a message. Raise `NoAnswer` if it is not JSON, since the request may have been applied."""
     try:

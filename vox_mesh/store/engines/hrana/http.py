@@ -50,10 +50,9 @@ class HttpEngine:
     async def run(self, batch: Batch) -> BatchResult:
         """Run the batch's transaction."""
         try:
-            answer = await self._result(_batch(batch), batch.patience_s)
-            result = codec.decode_batch(answer)
-            self._note(codec.last_frame(answer), 0, codec.has_committed(answer, result))
-            return result
+            result = await self._result(_batch(batch), batch.patience_s)
+            self._note(codec.last_frame(result), 0, False)
+            return codec.decode_batch(result)
         except UnreadableText as error:
             if batch.is_single_statement:  # it took effect before its rows were read
                 raise NoAnswer(str(error), hint=error.hint) from None
@@ -79,7 +78,7 @@ class HttpEngine:
 
     async def _ask(self, statement: Statement) -> Rows:
         result = await self._result(_execute(statement))
-        self._note(codec.last_frame(result), 0, False)
+        self._note(codec.last_frame(result), 0, True)
         return codec.decode_rows(result)
 
     async def _describe(self, sql: str) -> dict[str, Any]:

@@ -97,9 +97,8 @@ class WsEngine:
         except MeshError:
             await connection.close()  # an interrupted batch may have left its transaction open
             raise
-        answer = response["result"]
-        result = codec.decode_batch(answer)
-        self._note(codec.last_frame(answer), connection.number, codec.has_committed(answer, result))
+        self._note(codec.last_frame(response["result"]), connection.number, False)
+        result = codec.decode_batch(response["result"])
         if not result.is_over:
             await connection.close()
         return result
@@ -113,7 +112,7 @@ class WsEngine:
             with suppress(ConnectionClosed):  # by an earlier query that failed, not by the server
                 connection = await self._reading.get()
                 result = await _query(connection, statement)
-                self._note(codec.last_frame(result), connection.number, False)
+                self._note(codec.last_frame(result), connection.number, True)
                 return codec.decode_rows(result)
 
     async def _describe(self, sql: str) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class SharedReader(AnsweringReplica):
         if asked_at is None:
             self._refresh_requested.set()
         elif self.is_in_touch and self._pending_hellos.add_write(
-            asked_at, self._watermark.highest, self._position
+            asked_at, self._watermark.latest_position, self._position
         ):
             self._settle_hellos()
 
@@ -204,6 +204,7 @@ class SharedReader(AnsweringReplica):
                 await asyncio.sleep(backoff_s(failed, random.random))
                 continue
             failed, seen, self._fault = 0, self._published, None
+            self._hello_s = self._monotonic() - asked_at
             # Of another run of the primary, the follower must verify the log first.
             if seen is not None and (hello.session, hello.log_id) == (seen.session, seen.log_id):
                 self._watermark.place(hello.log_id, asked_at)
