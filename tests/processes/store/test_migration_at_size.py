@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from proof.chaos.builds import NEXT, Build, build_of
-from tests.support.running.lengths import MIGRATED_ENTRIES, in_turn
+from tests.support.running.lengths import MIGRATED_ENTRIES, in_turn, only_at_full_length
 from tools.homes import FILE, MESH, HomeCase, environment
 from tools.sqld import Server
 from vox_mesh import Mesh, Settings, Statement
@@ -198,6 +198,7 @@ async def test_a_killed_migration_goes_on_while_nodes_work_and_the_older_version
 
 
 @pytest.mark.soak
+@only_at_full_length
 @pytest.mark.timeout(2 * _PATIENCE_S)
 async def test_a_migration_that_a_server_ends_for_other_writers_is_applied_while_no_node_runs(
     server: Server, tmp_path: Path
