@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from tests.support.messages.messaging import PATIENCE_S
 from tools.homes import MEMORY, MESH
 from tools.sqld import Server
+from vox_mesh.errors import Unreachable
 from vox_mesh.mesh import Mesh
 from vox_mesh.node import MeshNode
 from vox_mesh.oplog.export import export_log, verify_export
 from vox_mesh.oplog.op_kinds import OpKind
+from vox_mesh.oplog.pages import Pages
+from vox_mesh.store.rows import Rows, Value
 
 _COUNT = 120
 _MANY = 1_000
@@ -67,3 +72,51 @@ async def test_while_a_log_is_verified_others_have_their_turns(local: MeshNode) 
     await taking
     assert (chain.problem, chain.entries >= _MANY) == (None, True)
     assert turns > _MANY / 64, "no piece is longer than 64 entries"
+
+
+class _NotedPages(Pages):
+    """Pages of two entries. They say when each read begins, and fail at one of them."""
+
+    def __init__(self, node: MeshNode, fails_at: int = 0) -> None:
+        super().__init__(node.store)
+        self._page_limit = 2
+        self._fails_at = fails_at
+        self._numbers = count(1)
+        self.begun = asyncio.Queue[int]()
+
+    async def _rows(self, name: str, *values: Value, limit: int, fresh: bool = False) -> Rows:
+        number = next(self._numbers)
+        self.begun.put_nowait(number)
+        if number == self._fails_at:
+            raise Unreachable("it is away")
+        return await super()._rows(name, *values, limit=limit, fresh=fresh)
+
+
+async def test_the_next_page_is_read_while_one_is_used(local: MeshNode) -> None:
+    local.oplog.register(OpKind("turn"))
+    for number in range(6):
+        await local.oplog.append("turn", {"n": number})
+    pages = _NotedPages(local)
+    reading = pages.entries()
+    assert [each.seq for each in await anext(reading)] == [1, 2]
+    async with asyncio.timeout(PATIENCE_S):
+        assert [await pages.begun.get() for _ in range(2)] == [1, 2]
+    assert [each.seq async for page in reading for each in page] == [*range(3, 8)]
+    assert pages.begun.qsize() == 3, "the last one finds nothing"
+
+
+async def test_a_page_that_cannot_be_read_fails_its_own_step(local: MeshNode) -> None:
+    local.oplog.register(OpKind("turn"))
+    for number in range(6):
+        await local.oplog.append("turn", {"n": number})
+    for is_wanted in (True, False):
+        pages = _NotedPages(local, fails_at=2)
+        reading = pages.entries()
+        assert len(await anext(reading)) == 2
+        async with asyncio.timeout(PATIENCE_S):
+            while await pages.begun.get() < 2:
+                pass
+        if is_wanted:
+            with pytest.raises(Unreachable):
+                await anext(reading)
+        await reading.aclose()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -83,23 +84,29 @@ class Pages:
 
     async def entries(
         self, node_id: str | None = None, up_to: int | None = None, *, after_seq: int = FIRST_POSITION
-    ) -> AsyncIterator[list[LogEntry]]:
-        """Yield all entries in pages, chain by chain and in order.
+    ) -> AsyncGenerator[list[LogEntry], None]:
+        """Yield all entries in pages, chain by chain and in order; each is read while the last one is used.
 
         `up_to`: only those committed up to this id. `after_seq`: of one chain, only those after this number.
         """
-        chain, seq = node_id or "", after_seq
-        last_id: int | None = None
-        while True:
-            if node_id is None:
-                page = await self.read("chain_page", chain, seq, up_to, last_id)
-            else:
-                page = await self.read("page_of_chain", chain, seq, up_to, last_id)
-            if not page:
-                return
-            yield page
-            last_id, seq = page[-1].id, page[-1].seq
-            chain = node_id or page[-1].node_id
+        page = await self._page(node_id, node_id or "", after_seq, up_to, None)
+        while page:
+            last = page[-1]
+            reading = asyncio.ensure_future(
+                self._page(node_id, node_id or last.node_id, last.seq, up_to, last.id)
+            )
+            try:
+                yield page
+                page = await reading
+            finally:
+                if not reading.cancel() and not reading.cancelled():
+                    reading.exception()  # was raised here, or does not matter any more
+
+    async def _page(
+        self, node_id: str | None, chain: str, seq: int, up_to: int | None, last_id: int | None
+    ) -> list[LogEntry]:
+        name = "chain_page" if node_id is None else "page_of_chain"
+        return await self.read(name, chain, seq, up_to, last_id)
 
     async def chains(self, up_to: int) -> AsyncIterator[str]:
         """Yield the names of all chains with entries committed up to this id, by one look at each."""
