@@ -61,14 +61,16 @@ def register(node: MeshNode) -> None:
 async def work(node: MeshNode) -> tuple[int, int, float]:
     """Work until no job is left; return the number of its own, when it did the last, and what they took."""
     before, stats, began_s = node.worker.stats.succeeded, node.worker.stats, time.process_time()
-    done, last = before, time.monotonic_ns()
+    done, last, looked_at = before, time.monotonic_ns(), -1
     async with node.worker.running(concurrency=_PLACES, kinds=[NOOP]):
         while True:
             await asyncio.sleep(_GLANCE_S)
             if stats.succeeded > done:
                 done, last = stats.succeeded, time.monotonic_ns()
-            elif not node.worker.running_count and not any(await _open(node)):  # it costs, too
-                break
+            elif not node.worker.running_count and node.store.change_count != looked_at:  # a look costs, too
+                looked_at = node.store.change_count
+                if not any(await _open(node)):
+                    break
     if stats.succeeded > done:
         last = time.monotonic_ns()
     await node.rhythm.status.flush()  # what jobs with a score leave for the end of the beat

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.store.replica.frames import LOG
-from tests.store.replica.owner import FILES, MANY, NAME, THREE, State, Transaction, owning
+from tests.store.replica.owner import FILES, MANY, NAME, THREE, Owner, State, Transaction, owning
 from tests.support.running.examples import many
 from tests.support.running.lengths import SOAK
 from vox_mesh.store.replica import pages
-from vox_mesh.store.replica.replica import Incomplete
+from vox_mesh.store.replica.replica import Incomplete, Spoiled
 from vox_mesh.store.replica.wire import PAGE
 
 
@@ -137,6 +137,32 @@ def test_a_large_change_leaves_no_large_redo_file(tmp_path: Path, monkeypatch: p
         assert (tmp_path / f"{NAME}.redo").stat().st_size == 0
         owner.take(THREE)
         assert owner.is_at(State().after(MANY).after(THREE))
+
+
+def _spoil_before_it_is_applied(owner: Owner, change: Transaction) -> None:
+    first = owner.file.next_frame
+    owner.file.add(change.frames(first))
+    redo = owner.path.with_name(f"{NAME}.redo")
+    redo.write_bytes(bytes(redo.stat().st_size))
+    owner.file.apply(first + len(change.changes), change.size_after)
+
+
+def test_a_small_change_is_applied_from_memory(tmp_path: Path) -> None:
+    with owning(tmp_path) as owner:
+        owner.file.start_over(LOG)
+        _spoil_before_it_is_applied(owner, THREE)
+        assert owner.is_at(State().after(THREE))
+        owner.take(Transaction(((2, 7),), 3))  # what was kept of the last one does not come back
+        assert owner.is_at(State(marks=(1, 7, 3), next_frame=4))
+    with owning(tmp_path) as heir:
+        assert heir.file.recover()
+
+
+def test_a_large_change_is_read_again_and_must_be_what_was_written(tmp_path: Path) -> None:
+    with owning(tmp_path) as owner:
+        owner.file.start_over(LOG)
+        with pytest.raises(Spoiled):
+            _spoil_before_it_is_applied(owner, MANY)
 
 
 def test_a_discarded_copy_takes_no_space_and_is_not_trusted(tmp_path: Path) -> None:

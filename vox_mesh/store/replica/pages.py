@@ -79,6 +79,7 @@ class PageFile:
         self._open()
         self._sums = array("I")
         self._pending: dict[int, int] = {}  # the checksums of the pages in the redo file
+        self._kept: dict[int, memoryview] = {}  # these pages if they are few, otherwise none
         self._entries = 0
         self._signature: tuple[int, int, int] | None = None
 
@@ -201,6 +202,7 @@ class PageFile:
     def forget_pending(self) -> None:
         """Drop the frames of an incomplete transaction."""
         self._pending.clear()
+        self._kept.clear()
         self._entries = 0
 
     def add(self, frames: Sequence[WalFrame]) -> None:
@@ -213,6 +215,10 @@ class PageFile:
                 self._pending[page_number] = _checksum(page_number, page)
             _write(self._redo, b"".join(parts), _ENTRIES_AT + self._entries * _ENTRY)
             self._entries += len(piece)
+            if self._entries <= _PIECE:
+                self._kept.update((frame.page_number, frame.page) for frame in piece)
+            else:
+                self._kept.clear()
 
     def add_older(self, frames: Sequence[WalFrame]) -> None:
         """Add frames that arrive newest first: of each page, only the first one counts."""
@@ -258,22 +264,33 @@ class PageFile:
         is_shorter = len(sums) > size_after
         del sums[size_after:]
         sums.extend(_checksum(number, _EMPTY_PAGE) for number in range(len(sums) + 1, size_after + 1))
-        for start in range(0, self._entries, _PIECE):
-            count = min(_PIECE, self._entries - start)
-            piece = memoryview(os.pread(self._redo, count * _ENTRY, _ENTRIES_AT + start * _ENTRY))
-            if len(piece) < count * _ENTRY:
-                return  # truncated by another process: the checksums will show it
-            pages: dict[int, memoryview] = {}
-            for at in range(0, len(piece), _ENTRY):
-                (number,) = _NUMBER.unpack_from(piece, at)
-                if 0 < number <= size_after:
-                    pages[number] = page = piece[at + _NUMBER.size : at + _ENTRY]
-                    sums[number - 1] = _checksum(number, page)
+        for pages in self._redone(size_after):
             for first, run in _runs(pages):
                 _write(self._file, b"".join(run), (first - 1) * PAGE)
         if is_shorter:
             os.ftruncate(self._file, size_after * PAGE)  # so that the room is empty
         os.ftruncate(self._file, file_bytes(size_after))
+
+    def _redone(self, size_after: int) -> Iterator[dict[int, memoryview]]:
+        """Yield the redo file's pages of a database of this size in pieces, and note their checksums."""
+        if self._kept:
+            pages = {number: page for number, page in self._kept.items() if number <= size_after}
+            for number in pages:
+                self._sums[number - 1] = self._pending[number]
+            yield pages
+            return
+        for start in range(0, self._entries, _PIECE):
+            count = min(_PIECE, self._entries - start)
+            piece = memoryview(os.pread(self._redo, count * _ENTRY, _ENTRIES_AT + start * _ENTRY))
+            if len(piece) < count * _ENTRY:
+                return  # truncated by another process: the checksums will show it
+            pages = {}
+            for at in range(0, len(piece), _ENTRY):
+                (number,) = _NUMBER.unpack_from(piece, at)
+                if 0 < number <= size_after:
+                    pages[number] = page = piece[at + _NUMBER.size : at + _ENTRY]
+                    self._sums[number - 1] = _checksum(number, page)
+            yield pages
 
     def _settle(self, target: Target) -> None:
         self._mark.update(

@@ -17,8 +17,11 @@ PAGE: Final = 4_096
 
 _PART: Final = struct.Struct(">BI")
 _FRAME: Final = struct.Struct("<QQII")
+_USUAL_FRAME: Final = struct.Struct("<3sQQII")
 _FRAME_PREFIX: Final = b"\x0a\x98\x20"
 """The usual beginning of a frame message: field 1, with the length of a frame."""
+
+_USUAL_BYTES: Final = _USUAL_FRAME.size + PAGE
 
 _EMPTY: Final = memoryview(b"")
 _MAX_PART: Final = 2**20
@@ -86,13 +89,18 @@ def _name(value: memoryview) -> str:
 
 def frame(message: memoryview) -> WalFrame:
     """Decode a frame of the push stream or of a snapshot."""
-    if (
-        bytes(message[: len(_FRAME_PREFIX)]) == _FRAME_PREFIX
-    ):  # the frame comes first, so the rest can be skipped
-        value = message[len(_FRAME_PREFIX) : len(_FRAME_PREFIX) + _FRAME.size + PAGE]
-    else:
-        first = (value for field, value in _fields(message) if field == 1)
-        value = next((each for each in first if isinstance(each, memoryview)), _EMPTY)
+    if len(message) >= _USUAL_BYTES:
+        prefix, number, checksum, page_number, size_after = _USUAL_FRAME.unpack_from(message)
+        if prefix == _FRAME_PREFIX and page_number:  # the frame comes first, so the rest can be skipped
+            return WalFrame(
+                number, page_number, size_after, message[_USUAL_FRAME.size : _USUAL_BYTES], checksum
+            )
+    return _unusual_frame(message)
+
+
+def _unusual_frame(message: memoryview) -> WalFrame:
+    first = (value for field, value in _fields(message) if field == 1)
+    value = next((each for each in first if isinstance(each, memoryview)), _EMPTY)
     if len(value) != _FRAME.size + PAGE:
         raise BadWire(f"a frame of {len(value)} bytes")
     number, checksum, page_number, size_after = _FRAME.unpack_from(value)
