@@ -87,7 +87,8 @@ class Pages:
     ) -> AsyncGenerator[list[LogEntry], None]:
         """Yield all entries in pages, chain by chain and in order; each is read while the last one is used.
 
-        `up_to`: only those committed up to this id. `after_seq`: of one chain, only those after this number.
+        `up_to`: only those committed up to this id; without it, one that is committed meanwhile may be left
+        out. `after_seq`: of one chain, only those after this number.
         """
         page = await self._page(node_id, node_id or "", after_seq, up_to, None)
         while page:
@@ -95,12 +96,9 @@ class Pages:
             reading = asyncio.ensure_future(
                 self._page(node_id, node_id or last.node_id, last.seq, up_to, last.id)
             )
-            try:
-                yield page
-                page = await reading
-            finally:
-                if not reading.cancel() and not reading.cancelled():
-                    reading.exception()  # was raised here, or does not matter any more
+            reading.add_done_callback(_note_end)
+            yield page
+            page = await reading
 
     async def _page(
         self, node_id: str | None, chain: str, seq: int, up_to: int | None, last_id: int | None
@@ -220,6 +218,12 @@ class Pages:
             found += page
             before = page[-1].seq if is_of_chain else page[-1].id
         return found
+
+
+def _note_end(reading: asyncio.Future[list[LogEntry]]) -> None:
+    """Take in how a read has ended: no one waits for it if its caller needs no more pages."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 class Pace:

@@ -39,7 +39,7 @@ models:
 """
 _MODEL: Final = "haiku"
 _USED: Final = (0, 3, 10, 14)
-"""How many tokens jobs take, in turn."""
+"""How many tokens jobs take, in turn: all together more than the budget, whichever agent takes which."""
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ async def race(nodes: Sequence[MeshNode], jobs: int, random: Random) -> int:
         while left > 0:
             for taken in await node.work.take(name, count=random.randint(1, 3), wait=0.5):
                 left -= 1
-                used = _USED[left % len(_USED)]  # not drawn: of all jobs more than the budget, in any order
+                used = _USED[left % len(_USED)]
                 overrun += max(0, used - 10)
                 await report(node, taken, used)
             (limit,) = await node.rhythm.tokens.limits("account:lab")

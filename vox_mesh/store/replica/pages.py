@@ -156,6 +156,7 @@ class PageFile:
         target = self._read_header()
         if target is None:
             return False
+        self.forget_pending()
         self._entries = target.entries
         self._replay(target.size_after)
         if not self._matches(target.size_after, target.digest):
@@ -213,10 +214,11 @@ class PageFile:
             for _, page_number, _, page, _ in piece:
                 parts += (_NUMBER.pack(page_number), page)
                 self._pending[page_number] = _checksum(page_number, page)
-            _write(self._redo, b"".join(parts), _ENTRIES_AT + self._entries * _ENTRY)
+            entries = b"".join(parts)
+            _write(self._redo, entries, _ENTRIES_AT + self._entries * _ENTRY)
             self._entries += len(piece)
             if self._entries <= _PIECE:
-                self._kept.update((frame.page_number, frame.page) for frame in piece)
+                self._kept.update(_pages_in(memoryview(entries)))  # what has arrived with them is not kept
             else:
                 self._kept.clear()
 
@@ -284,12 +286,9 @@ class PageFile:
             piece = memoryview(os.pread(self._redo, count * _ENTRY, _ENTRIES_AT + start * _ENTRY))
             if len(piece) < count * _ENTRY:
                 return  # truncated by another process: the checksums will show it
-            pages = {}
-            for at in range(0, len(piece), _ENTRY):
-                (number,) = _NUMBER.unpack_from(piece, at)
-                if 0 < number <= size_after:
-                    pages[number] = page = piece[at + _NUMBER.size : at + _ENTRY]
-                    self._sums[number - 1] = _checksum(number, page)
+            pages = {number: page for number, page in _pages_in(piece) if 0 < number <= size_after}
+            for number, page in pages.items():
+                self._sums[number - 1] = _checksum(number, page)
             yield pages
 
     def _settle(self, target: Target) -> None:
@@ -354,6 +353,7 @@ class PageFile:
         """Free the disk space; the content can be fetched again."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._redo, 0)
+        self.forget_pending()
         self._forget_position("")
 
     def close(self) -> None:
@@ -369,6 +369,13 @@ def time_of(next_frame: int) -> int:
 
 def _signature(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _pages_in(entries: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the pages in these bytes of the redo file, each with its number."""
+    for at in range(0, len(entries), _ENTRY):
+        (number,) = _NUMBER.unpack_from(entries, at)
+        yield number, entries[at + _NUMBER.size : at + _ENTRY]
 
 
 def _runs(pages: dict[int, memoryview]) -> Iterator[tuple[int, list[memoryview]]]:
