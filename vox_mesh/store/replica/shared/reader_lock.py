@@ -27,7 +27,7 @@ class ReaderLock:
 
     def __init__(self, path: Path) -> None:
         """`path` is that of the copy."""
-        self._descriptor = open_private(Path(f"{path}.readers"))
+        self._descriptor: int | None = open_private(Path(f"{path}.readers"))
 
     def try_read(self) -> bool:
         """Hold the lock for a read, unless pages change. Return whether it is held."""
@@ -52,13 +52,18 @@ class ReaderLock:
 
     def release(self) -> None:
         """Release the lock."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Release the lock, and close its file."""
-        os.close(self._descriptor)
+        """Release the lock, and close its file: reads that wait for it do not get it any more."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _try_lock(self, kind: int) -> bool:
+        if self._descriptor is None:
+            return False
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
