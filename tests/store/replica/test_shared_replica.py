@@ -374,3 +374,13 @@ async def test_a_mark_that_was_left_behind_confirms_nothing(settings: Settings) 
         assert rows.value in (0, 1)
         assert rows.age_s == 0, "the primary answers"
         assert state_of(copy_of(settings)).exists()
+
+
+def test_a_closed_lock_is_never_got(tmp_path: Path) -> None:
+    lock = ReaderLock(tmp_path / "copy")
+    assert lock.try_read()
+    lock.close()
+    assert not lock.try_read()
+    assert not lock.try_exclude()
+    lock.release()
+    lock.close()
